@@ -1,0 +1,38 @@
+#ifndef QUARTET_SERVICES_COMMON_PROCESS_H_
+#define QUARTET_SERVICES_COMMON_PROCESS_H_
+
+#include <functional>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace quartet {
+
+// Asks the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG), so that no child of
+// `quartet serve` outlives it. Call first thing in main when started with --die-with-parent.
+void DieWithParent();
+
+// Blocks SIGINT and SIGTERM in the calling thread and all threads started later. Call in main
+// before any thread starts.
+void BlockShutdownSignals();
+
+// Waits until SIGINT or SIGTERM arrives (returns its number) or until RequestShutdown() is called
+// in this process (returns 0). Only with the signals blocked as above.
+int WaitForShutdown();
+
+// Ends WaitForShutdown from any thread.
+void RequestShutdown();
+
+// "host:port" -> parts; IPv6 in brackets. "unix:/path" is refused here: it is for gRPC addresses
+// only.
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+absl::StatusOr<HostPort> ParseHostPort(const std::string& address);
+
+}  // namespace quartet
+
+#endif  // QUARTET_SERVICES_COMMON_PROCESS_H_
