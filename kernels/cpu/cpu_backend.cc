@@ -1,0 +1,106 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/dsa.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/kda.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/mhc.h"
+#include "kernels/cpu/mlp.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/sampler.h"
+
+namespace quartet::cpu {
+namespace {
+
+class Backend final : public CpuBackend {
+ public:
+  explicit Backend(int threads) : pool_(threads), e4m3_(E4m3Table()) {
+    context_ = {&pool_, &saturation_, &codebooks_, &e4m3_};
+  }
+
+  absl::StatusOr<std::unique_ptr<ops::Embedding>> PrepareEmbedding(
+      const ops::EmbeddingWeights& weights) override {
+    return PrepareEmbeddingOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::Head>> PrepareHead(const ops::HeadWeights& weights) override {
+    return PrepareHeadOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::RmsNorm>> PrepareRmsNorm(
+      const ops::NormWeights& weights) override {
+    return PrepareRmsNormOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::ResidualNorm>> PrepareResidualNorm(
+      const ops::NormWeights& weights) override {
+    return PrepareResidualNormOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::MhcSite>> PrepareMhcSite(
+      const ops::MhcSiteWeights& weights) override {
+    return PrepareMhcSiteOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::MhcFinish>> PrepareMhcFinish(
+      const ops::NormWeights& final_norm, int hc_mult) override {
+    return PrepareMhcFinishOp(final_norm, hc_mult, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::KdaProject>> PrepareKdaProject(
+      const ops::KdaWeights& weights) override {
+    return PrepareKdaProjectOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::KdaRecurrence>> PrepareKdaRecurrence(int heads,
+                                                                           int head_dim) override {
+    return PrepareKdaRecurrenceOp(heads, head_dim, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::KdaOutput>> PrepareKdaOutput(
+      const ops::KdaWeights& weights) override {
+    return PrepareKdaOutputOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::DsaProject>> PrepareDsaProject(
+      const ops::MlaWeights& mla, const ops::IndexerWeights& indexer) override {
+    return PrepareDsaProjectOp(mla, indexer, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::IndexerSelect>> PrepareIndexerSelect(
+      const ops::IndexerWeights& weights) override {
+    return PrepareIndexerSelectOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::SparseMla>> PrepareSparseMla(
+      const ops::MlaWeights& mla, const ops::IndexerWeights& indexer) override {
+    return PrepareSparseMlaOp(mla, indexer, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::Linear>> PrepareLinear(
+      const ops::LinearWeights& weights) override {
+    return PrepareLinearOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::Mlp>> PrepareMlp(const ops::MlpWeights& weights) override {
+    return PrepareMlpOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::Moe>> PrepareMoe(const ops::MoeWeights& weights) override {
+    return PrepareMoeOp(weights, context_);
+  }
+  absl::StatusOr<std::unique_ptr<ops::MtpEntry>> PrepareMtpEntry(
+      const ops::MtpEntryWeights& weights) override {
+    return PrepareMtpEntryOp(weights, context_);
+  }
+  const ops::Sampler& sampler() const override { return sampler_; }
+
+  SaturationCounts saturation_counts() const override {
+    return {saturation_.f16.load(std::memory_order_relaxed),
+            saturation_.e4m3.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  ThreadPool pool_;
+  SaturationCounters saturation_;
+  Codebooks codebooks_;
+  std::array<float, 256> e4m3_;
+  Context context_;
+  Sampler sampler_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuBackend> MakeCpuBackend(CpuOptions options) {
+  return std::make_unique<Backend>(options.threads);
+}
+
+}  // namespace quartet::cpu
