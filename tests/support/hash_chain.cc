@@ -1,0 +1,162 @@
+#include "tests/support/hash_chain.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace quartet::testing {
+namespace {
+
+uint64_t Mix(uint64_t value) {
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+constexpr uint64_t kEmptyState = 1;
+
+}  // namespace
+
+uint64_t HashChainAbsorb(uint64_t state, int32_t token) {
+  return Mix(state * 3 + static_cast<uint32_t>(token));
+}
+
+TokenRule HashChainRule(int32_t limit) {
+  return [limit](uint64_t state, uint32_t position, const v1::SamplingParams& sampling) {
+    const uint64_t key = Mix(sampling.seed() * 31 + sampling.choice());
+    return static_cast<int32_t>(Mix(state ^ key ^ Mix(position)) % limit);
+  };
+}
+
+float HashChainLogprob(uint64_t state, int32_t token) {
+  return -static_cast<float>(Mix(state + static_cast<uint32_t>(token)) % 1000) / 100;
+}
+
+std::vector<int32_t> HashChainText(const TokenRule& rule, const std::vector<int32_t>& prompt,
+                                   const v1::SamplingParams& sampling, size_t n) {
+  uint64_t state = kEmptyState;
+  for (int32_t token : prompt) state = HashChainAbsorb(state, token);
+  std::vector<int32_t> text;
+  while (text.size() < n) {
+    text.push_back(rule(state, static_cast<uint32_t>(prompt.size() + text.size()), sampling));
+    state = HashChainAbsorb(state, text.back());
+  }
+  return text;
+}
+
+HashChainExecutor::HashChainExecutor(const Pools& pools, TokenRule rule)
+    : pools_(pools),
+      rule_(std::move(rule)),
+      slot_state_(pools.slots, 0),
+      slot_owner_(pools.slots, 0),
+      page_owner_(pools.pages, 0),
+      page_text_(pools.pages, std::vector<int32_t>(pools.page_tokens, -1)) {}
+
+void HashChainExecutor::Check(bool good, const std::string& what) {
+  if (!good && violation_.empty()) violation_ = what;
+}
+
+void HashChainExecutor::Open(const v1::SequenceOpen& open) {
+  const uint64_t uid = open.seq_uid();
+  Check(!sequences_.contains(uid) && !closed_.contains(uid),
+        absl::StrCat("sequence ", uid, " is opened again"));
+  if (open.slot() >= pools_.slots) return Check(false, "a slot outside of the pool");
+  Check(slot_owner_[open.slot()] == 0, absl::StrCat("slot ", open.slot(), " has an owner"));
+  slot_owner_[open.slot()] = uid;
+  slot_state_[open.slot()] = kEmptyState;
+  sequences_[uid].open = open;
+}
+
+void HashChainExecutor::Close(const v1::SequenceClose& close) {
+  auto found = sequences_.find(close.seq_uid());
+  if (found == sequences_.end()) return Check(false, "close of a sequence that is not open");
+  for (uint32_t page : found->second.pages) page_owner_[page] = 0;
+  slot_owner_[found->second.open.slot()] = 0;
+  closed_[found->first] = true;
+  sequences_.erase(found);
+}
+
+v1::StepResult HashChainExecutor::Run(const v1::StepPlan& plan, uint32_t rank) {
+  Check(plan.epoch() == pools_.epoch, "a plan of another epoch");
+  Check(plan.step_id() == last_step_ + 1,
+        absl::StrCat("step ", plan.step_id(), " after ", last_step_));
+  last_step_ = plan.step_id();
+  v1::StepResult result;
+  result.set_epoch(plan.epoch());
+  result.set_step_id(plan.step_id());
+  result.set_rank(rank);
+  uint64_t tokens = 0;
+  uint64_t agreement = Mix(plan.plan_hash());
+  bool prefill_seen = false;
+  Check(plan.rows_size() > 0, "a plan without rows");
+  for (const v1::Row& row : plan.rows()) {
+    tokens += row.n_tokens();
+    Check(!(prefill_seen && row.kind() == v1::Row::KIND_DECODE), "a decode row behind a prefill");
+    prefill_seen = prefill_seen || row.kind() == v1::Row::KIND_PREFILL;
+    v1::RowResult* out = result.add_rows();
+    RunRow(row, out);
+    agreement = Mix(agreement ^ row.seq_uid());
+    for (int32_t token : out->tokens()) agreement = Mix(agreement ^ static_cast<uint32_t>(token));
+  }
+  Check(tokens <= pools_.max_num_batched_tokens,
+        absl::StrCat(tokens, " tokens in a step of at most ", pools_.max_num_batched_tokens));
+  result.set_agreement_hash(agreement);
+  return result;
+}
+
+void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
+  const std::string name = absl::StrCat("sequence ", row.seq_uid());
+  result->set_seq_uid(row.seq_uid());
+  auto found = sequences_.find(row.seq_uid());
+  if (found == sequences_.end()) return Check(false, name + " has a row but is not open");
+  Sequence& sequence = found->second;
+  Check(row.slot() == sequence.open.slot(), name + " changed its slot");
+  Check(row.position() == sequence.absorbed,
+        absl::StrCat(name, " is at ", sequence.absorbed, ", its row starts at ", row.position()));
+  Check(row.n_tokens() > 0, name + " has an empty row");
+  for (uint32_t page : row.new_pages()) {
+    if (page >= pools_.pages) return Check(false, "a page outside of the pool");
+    Check(page_owner_[page] == 0, absl::StrCat("page ", page, " has two owners"));
+    page_owner_[page] = row.seq_uid();
+    sequence.pages.push_back(page);
+  }
+  const uint64_t end = sequence.absorbed + row.n_tokens();
+  if (end > sequence.pages.size() * pools_.page_tokens) {
+    return Check(false, name + " has a row beyond its pages");
+  }
+  Check(end <= pools_.max_model_len, name + " is longer than the context");
+
+  std::vector<int32_t> tokens(row.tokens().begin(), row.tokens().end());
+  if (row.from_device()) {
+    Check(tokens.empty() && sequence.last_drawn >= 0, name + " has no token on the device");
+    tokens = {sequence.last_drawn};
+  }
+  Check(tokens.size() == row.n_tokens(), name + " has a row with another number of tokens");
+  if (row.kind() == v1::Row::KIND_PREFILL && !row.sample()) {
+    Check(row.n_tokens() % 64 == 0, name + " has an inner chunk that is no multiple of 64");
+  }
+
+  uint64_t& state = slot_state_[row.slot()];
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint32_t at = sequence.absorbed++;
+    page_text_[sequence.pages[at / pools_.page_tokens]][at % pools_.page_tokens] = tokens[i];
+    state = HashChainAbsorb(state, tokens[i]);
+    if (static_cast<int>(i) < row.logprob_targets_size()) {
+      result->add_target_logprobs(HashChainLogprob(state, row.logprob_targets(i)));
+    }
+  }
+  if (!row.sample()) return;
+  // The state in the slot and the text in the pages must tell the same story.
+  uint64_t from_pages = kEmptyState;
+  for (uint32_t at = 0; at < sequence.absorbed; ++at) {
+    from_pages = HashChainAbsorb(
+        from_pages, page_text_[sequence.pages[at / pools_.page_tokens]][at % pools_.page_tokens]);
+  }
+  Check(from_pages == state, name + " has pages that somebody else wrote to");
+  sequence.last_drawn = rule_(state, sequence.absorbed, sequence.open.sampling());
+  result->add_tokens(sequence.last_drawn);
+  if (row.want_logprob()) result->add_logprobs(HashChainLogprob(state, sequence.last_drawn));
+}
+
+}  // namespace quartet::testing

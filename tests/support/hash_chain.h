@@ -1,0 +1,82 @@
+#ifndef QUARTET_TESTS_SUPPORT_HASH_CHAIN_H_
+#define QUARTET_TESTS_SUPPORT_HASH_CHAIN_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "proto/quartet/v1/worker.pb.h"
+
+// A model without weights: the state of a sequence is a running hash of the tokens it absorbed, and
+// the next token is a function of that hash, the position and the seed. One token absorbed twice,
+// left out or taken from another sequence changes everything after it.
+
+namespace quartet::testing {
+
+uint64_t HashChainAbsorb(uint64_t state, int32_t token);
+
+// Decides the token at `position` after a sequence with this state.
+using TokenRule =
+    std::function<int32_t(uint64_t state, uint32_t position, const v1::SamplingParams& sampling)>;
+
+// Ids from 0 to limit - 1, all equally likely.
+TokenRule HashChainRule(int32_t limit);
+
+float HashChainLogprob(uint64_t state, int32_t token);
+
+// What a sequence says when it is alone: the first n tokens after the prompt.
+std::vector<int32_t> HashChainText(const TokenRule& rule, const std::vector<int32_t>& prompt,
+                                   const v1::SamplingParams& sampling, size_t n);
+
+// Executes step plans with that model and checks everything that a worker relies on: ids and steps
+// in order, rows that continue where the sequence is, pages and slots with one owner, budgets.
+// Tokens are kept in pages and states in slots, as a real worker keeps them. Not thread safe.
+class HashChainExecutor {
+ public:
+  struct Pools {
+    uint64_t epoch = 0;
+    uint32_t slots = 0;
+    uint32_t pages = 0;
+    uint32_t page_tokens = 256;
+    uint32_t max_num_batched_tokens = 0;
+    uint32_t max_model_len = 0;
+  };
+  HashChainExecutor(const Pools& pools, TokenRule rule);
+
+  void Open(const v1::SequenceOpen& open);
+  void Close(const v1::SequenceClose& close);
+  // All rows are filled in, as rank 0 sends them.
+  v1::StepResult Run(const v1::StepPlan& plan, uint32_t rank);
+
+  // Empty as long as nobody broke the contract; else the first breach.
+  const std::string& violation() const { return violation_; }
+  size_t open_sequences() const { return sequences_.size(); }
+  uint64_t steps() const { return last_step_; }
+
+ private:
+  struct Sequence {
+    v1::SequenceOpen open;
+    std::vector<uint32_t> pages;
+    uint32_t absorbed = 0;
+    int32_t last_drawn = -1;
+  };
+  void Check(bool good, const std::string& what);
+  void RunRow(const v1::Row& row, v1::RowResult* result);
+
+  const Pools pools_;
+  const TokenRule rule_;
+  std::map<uint64_t, Sequence> sequences_;
+  std::map<uint64_t, bool> closed_;
+  std::vector<uint64_t> slot_state_;
+  std::vector<uint64_t> slot_owner_;  // seq_uid, 0 = none
+  std::vector<uint64_t> page_owner_;  // seq_uid, 0 = none
+  std::vector<std::vector<int32_t>> page_text_;
+  uint64_t last_step_ = 0;
+  std::string violation_;
+};
+
+}  // namespace quartet::testing
+
+#endif  // QUARTET_TESTS_SUPPORT_HASH_CHAIN_H_
