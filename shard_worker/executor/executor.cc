@@ -1,0 +1,333 @@
+#include "shard_worker/executor/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "shard_worker/executor/agreement_hash.h"
+
+namespace quartet {
+namespace {
+
+PlanLimits MakePlanLimits(const ExecutorOptions& options, const Model& model, const Pools& pools) {
+  PlanLimits limits;
+  limits.pages = pools.options().pages;
+  limits.max_rows = model.limits().max_rows;
+  limits.max_model_len = options.max_model_len;
+  limits.max_draft_tokens = model.has_mtp() ? pools.options().draft_tokens : 0;
+  limits.vocab_size = model.config().vocab_size;
+  return limits;
+}
+
+SequenceTable::Limits MakeTableLimits(const PlanLimits& limits, const Pools& pools) {
+  return {
+      .slots = pools.options().slots,
+      .pages = pools.options().pages,
+      .pages_per_sequence = static_cast<int>(
+          (limits.max_model_len + limits.max_draft_tokens + kTokensPerPage - 1) / kTokensPerPage),
+      .vocab_size = limits.vocab_size};
+}
+
+uint64_t Agreement(const v1::StepPlan& plan, const v1::StepResult& result,
+                   std::span<const CheckedRow> rows) {
+  AgreementHash hash;
+  hash.Add(plan.plan_hash());
+  hash.Add(plan.epoch());
+  hash.Add(plan.step_id());
+  for (int i = 0; i < result.rows_size(); ++i) {
+    const v1::RowResult& row = result.rows(i);
+    hash.Add(row.seq_uid());
+    hash.Add(static_cast<uint64_t>(rows[i].sequence->absorbed));
+    hash.Add(row.tokens_size());
+    for (const int32_t token : row.tokens()) hash.Add(static_cast<uint64_t>(token));
+    hash.Add(row.drafts_size());
+    for (const int32_t token : row.drafts()) hash.Add(static_cast<uint64_t>(token));
+    hash.Add(row.error().empty() ? 0 : 1);
+  }
+  return hash.value();
+}
+
+}  // namespace
+
+Executor::Executor(const ExecutorOptions& options, Model& model, const Pools& pools,
+                   const ops::Sampler& sampler)
+    : options_(options),
+      model_(model),
+      pools_(pools),
+      sampler_(sampler),
+      limits_(MakePlanLimits(options, model, pools)),
+      table_(MakeTableLimits(limits_, pools)) {
+  ids_.reserve(limits_.max_rows);
+  segments_.reserve(pools.options().slots);
+  logit_rows_.reserve(limits_.max_rows);
+}
+
+absl::Status Executor::Open(const v1::SequenceOpen& open) {
+  return table_.Open(open);
+}
+
+absl::Status Executor::Close(const v1::SequenceClose& close) {
+  return table_.Close(close.seq_uid());
+}
+
+v1::StepResult Executor::Refused(const v1::StepPlan& plan, const absl::Status& status) {
+  ++stats_.refused_plans;
+  v1::StepResult result;
+  result.set_epoch(options_.epoch);
+  result.set_step_id(plan.step_id());
+  result.set_rank(options_.rank);
+  result.set_error(absl::StrCat("step ", plan.step_id(), ": ", status.message()));
+  return result;
+}
+
+absl::StatusOr<v1::StepResult> Executor::Execute(const v1::StepPlan& plan) {
+  if (!broken_.ok()) return broken_;
+  if (plan.epoch() != options_.epoch) {
+    return Refused(plan, absl::FailedPreconditionError(
+                             absl::StrCat("the plan is of epoch ", plan.epoch(),
+                                          ", this worker is in epoch ", options_.epoch)));
+  }
+  if (plan.step_id() == last_step_ && last_step_ != 0) return last_result_;
+  if (plan.step_id() != last_step_ + 1) {
+    return Refused(plan, absl::FailedPreconditionError(
+                             absl::StrCat("expected step id ", last_step_ + 1,
+                                          last_step_ == 0 ? "" : " (or the last one again)")));
+  }
+  auto rows = CheckPlan(plan, table_, limits_);
+  if (!rows.ok()) return Refused(plan, rows.status());
+
+  const auto begin = std::chrono::steady_clock::now();
+  v1::StepResult result;
+  result.set_epoch(options_.epoch);
+  result.set_step_id(plan.step_id());
+  result.set_rank(options_.rank);
+  if (absl::Status status = Run(plan, *rows, result); !status.ok()) {
+    broken_ = absl::Status(status.code(),
+                           absl::StrCat("step ", plan.step_id(), " failed: ", status.message()));
+    return broken_;
+  }
+  result.set_agreement_hash(Agreement(plan, result, *rows));
+  for (const v1::RowResult& row : result.rows()) stats_.failed_rows += !row.error().empty();
+  if (options_.rank != 0) result.clear_rows();
+  result.set_device_time_us(std::chrono::duration_cast<std::chrono::microseconds>(
+                                std::chrono::steady_clock::now() - begin)
+                                .count());
+  last_step_ = plan.step_id();
+  last_result_ = result;
+  ++stats_.steps;
+  return result;
+}
+
+absl::Status Executor::Run(const v1::StepPlan& plan, std::span<const CheckedRow> rows,
+                           v1::StepResult& result) {
+  std::vector<Live> live;
+  live.reserve(rows.size());
+  // Live rows point at their results, so all results exist before.
+  for (const CheckedRow& checked : rows) result.add_rows()->set_seq_uid(checked.row->seq_uid());
+
+  ids_.clear();
+  segments_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const v1::Row& row = *rows[i].row;
+    Sequence& sequence = *rows[i].sequence;
+    table_.AppendPages(sequence,
+                       {row.new_pages().data(), static_cast<size_t>(row.new_pages_size())});
+    if (!sequence.failure.ok()) {
+      result.mutable_rows(i)->set_error(std::string(sequence.failure.message()));
+      continue;
+    }
+    Live& entry = live.emplace_back();
+    entry.checked = rows[i];
+    entry.row_begin = static_cast<int>(ids_.size());
+    entry.rows = static_cast<int>(row.n_tokens());
+    entry.result = result.mutable_rows(i);
+    if (row.from_device()) {
+      ids_.push_back(sequence.last_token);
+    } else {
+      ids_.insert(ids_.end(), row.tokens().begin(), row.tokens().end());
+    }
+    segments_.push_back({.row_begin = entry.row_begin,
+                         .rows = entry.rows,
+                         .slot = static_cast<int>(sequence.slot),
+                         .position = static_cast<int>(row.position()),
+                         .pages = sequence.pages});
+    (row.kind() == v1::Row::KIND_PREFILL ? stats_.prefill_tokens : stats_.decode_tokens) +=
+        row.n_tokens();
+  }
+  if (live.empty()) return absl::OkStatus();
+
+  if (absl::Status s = model_.Trunk(ids_, segments_); !s.ok()) return s;
+  for (const Live& entry : live) entry.checked.sequence->absorbed += entry.rows;
+  if (absl::Status s = Draw(live); !s.ok()) return s;
+  return Draft(live);
+}
+
+absl::Status Executor::Draw(std::vector<Live>& live) {
+  // Which rows' logits are wanted, and whose they are.
+  struct Wanted {
+    Live* entry;
+    int token;  // index inside the row
+  };
+  std::vector<Wanted> wanted;
+  logit_rows_.clear();
+  for (Live& entry : live) {
+    const v1::Row& row = *entry.checked.row;
+    const bool all = row.logprob_targets_size() != 0;
+    for (int i = all ? 0 : entry.rows - 1; i < entry.rows; ++i) {
+      if (!all && !row.sample()) continue;
+      logit_rows_.push_back(entry.row_begin + i);
+      wanted.push_back({&entry, i});
+    }
+  }
+  return model_.Logits(
+      model_.activations().h, logit_rows_, [&](int index, std::span<const float> logits) {
+        Live& entry = *wanted[index].entry;
+        const v1::Row& row = *entry.checked.row;
+        Sequence& sequence = *entry.checked.sequence;
+        const auto vocab = static_cast<int64_t>(logits.size());
+        const int token = wanted[index].token;
+        if (!sequence.failure.ok()) return;
+        const auto fail = [&] {
+          sequence.failure = absl::InternalError(
+              absl::StrCat("sequence ", sequence.uid, ": the logits at position ",
+                           row.position() + token, " hold a NaN or no finite value"));
+          entry.result->clear_target_logprobs();
+          entry.result->set_error(std::string(sequence.failure.message()));
+        };
+        if (row.logprob_targets_size() != 0) {
+          const float logprob = sampler_.LogProb(logits.data(), vocab, row.logprob_targets(token));
+          if (std::isnan(logprob)) return fail();
+          entry.result->add_target_logprobs(logprob);
+        }
+        if (!row.sample() || token != entry.rows - 1) return;
+        ops::SampleParams params = sequence.sampling;
+        params.position = static_cast<uint32_t>(sequence.absorbed);
+        const ops::SampleResult drawn = sampler_.Draw(logits.data(), vocab, params);
+        if (!drawn.finite || drawn.token < 0) return fail();
+        entry.drawn = drawn.token;
+        sequence.last_token = drawn.token;
+        entry.result->add_tokens(drawn.token);
+        if (row.want_logprob()) entry.result->add_logprobs(drawn.logprob);
+      });
+}
+
+absl::Status Executor::Draft(std::vector<Live>& live) {
+  // The draft layer's rows: those of the sequences that want it, without gaps.
+  Activations& a = model_.activations();
+  const int64_t width = model_.config().hidden;
+  std::vector<Live*> drafting;
+  std::vector<ops::Segment> segments;
+  std::vector<int32_t> next;
+  for (size_t i = 0; i < live.size(); ++i) {
+    Live& entry = live[i];
+    const v1::Row& row = *entry.checked.row;
+    if (!row.draft() || !entry.checked.sequence->failure.ok()) continue;
+    ops::Segment segment = segments_[i];
+    segment.row_begin = static_cast<int>(next.size());
+    std::copy_n(a.h + entry.row_begin * width, entry.rows * width,
+                a.mtp_h + segment.row_begin * width);
+    next.insert(next.end(), ids_.begin() + entry.row_begin + 1,
+                ids_.begin() + entry.row_begin + entry.rows);
+    next.push_back(row.sample() ? entry.drawn : row.mtp_next());
+    segments.push_back(segment);
+    drafting.push_back(&entry);
+  }
+  if (drafting.empty()) return absl::OkStatus();
+  if (absl::Status s = model_.Draft(next, segments); !s.ok()) return s;
+
+  // Each pass turns the last row of every chain into one draft; the row after it, made from that
+  // draft and this pass's hidden row, is scratch in the caches: the next real rows overwrite it.
+  while (true) {
+    std::vector<Live*> chain;
+    std::vector<int> last_rows;
+    std::vector<ops::Segment> chain_segments;
+    for (size_t i = 0; i < drafting.size(); ++i) {
+      const auto wanted = static_cast<int>(drafting[i]->checked.row->draft_chain());
+      if (drafting[i]->result->drafts_size() >= wanted) continue;
+      chain.push_back(drafting[i]);
+      last_rows.push_back(segments[i].row_begin + segments[i].rows - 1);
+      ops::Segment segment = segments[i];
+      segment.position += segment.rows;
+      segment.rows = 1;
+      chain_segments.push_back(segment);
+    }
+    if (chain.empty()) return absl::OkStatus();
+
+    std::vector<int32_t> drafts(chain.size(), -1);
+    const absl::Status status =
+        model_.Logits(a.mtp_o, last_rows, [&](int index, std::span<const float> logits) {
+          ops::SampleParams greedy;
+          greedy.first_banned = chain[index]->checked.sequence->sampling.first_banned;
+          drafts[index] =
+              sampler_.Draw(logits.data(), static_cast<int64_t>(logits.size()), greedy).token;
+        });
+    if (!status.ok()) return status;
+
+    drafting.clear();
+    segments.clear();
+    next.clear();
+    for (size_t i = 0; i < chain.size(); ++i) {
+      if (drafts[i] < 0) continue;  // not finite: no more drafts, the sequence itself is well
+      chain[i]->result->add_drafts(drafts[i]);
+      ++stats_.draft_tokens;
+      if (chain[i]->result->drafts_size() ==
+          static_cast<int>(chain[i]->checked.row->draft_chain())) {
+        continue;
+      }
+      ops::Segment segment = chain_segments[i];
+      segment.row_begin = static_cast<int>(next.size());
+      std::copy_n(a.mtp_o + last_rows[i] * width, width, a.mtp_h + segment.row_begin * width);
+      next.push_back(drafts[i]);
+      segments.push_back(segment);
+      drafting.push_back(chain[i]);
+    }
+    if (drafting.empty()) return absl::OkStatus();
+    if (absl::Status s = model_.Draft(next, segments); !s.ok()) return s;
+  }
+}
+
+v1::DumpReply Executor::Dump(const v1::Dump& request) {
+  v1::DumpReply reply;
+  reply.set_seq_uid(request.seq_uid());
+  reply.set_slots_used(table_.slots_used());
+  reply.set_pages_used(table_.pages_used());
+  const Sequence* sequence = table_.Find(request.seq_uid());
+  if (sequence == nullptr || !sequence->owns_slot) return reply;
+  reply.set_tokens(static_cast<uint32_t>(sequence->absorbed));
+
+  const ModelConfig& config = model_.config();
+  const auto store = [&](int layer, const char* part, const AgreementHash& hash) {
+    (*reply.mutable_state_hashes())[absl::StrCat("layer", layer, ".", part)] = hash.value();
+  };
+  const int layers = static_cast<int>(config.layers + config.mtp_layers);
+  for (int layer = 0; layer < layers; ++layer) {
+    if (layer < config.layers && config.attention[layer] == AttentionKind::kKda) {
+      const ops::KdaState state = pools_.kda_state(layer);
+      AgreementHash recurrent;
+      recurrent.AddBytes(state.recurrent + sequence->slot * state.recurrent_slot_stride,
+                         pools_.recurrent_floats() * sizeof(float));
+      store(layer, "recurrent", recurrent);
+      AgreementHash conv;
+      conv.AddBytes(state.conv + sequence->slot * state.conv_slot_stride,
+                    pools_.conv_floats() * sizeof(float));
+      store(layer, "conv", conv);
+      continue;
+    }
+    if (layer == config.layers) continue;  // the draft layer's rows end in scratch
+    const ops::KvLayer kv = pools_.kv(layer);
+    const int64_t row_bytes = pools_.latent_row_bytes();
+    AgreementHash latent;
+    for (int64_t p = 0; p < sequence->absorbed; ++p) {
+      const int64_t page = sequence->pages[p / kTokensPerPage];
+      latent.AddBytes(
+          kv.data + page * kv.page_stride + kv.latent_offset + p % kTokensPerPage * row_bytes,
+          row_bytes);
+    }
+    store(layer, "latent", latent);
+  }
+  return reply;
+}
+
+}  // namespace quartet

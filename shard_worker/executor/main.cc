@@ -1,0 +1,98 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "services/common/log.h"
+#include "services/common/process.h"
+#include "services/common/status_channel.h"
+#include "shard_worker/executor/shard_worker.h"
+
+namespace {
+
+// How long a stopped worker may take to leave by itself. Nothing it holds outlives it, so after
+// that it simply ends.
+constexpr std::chrono::seconds kStopGrace{3};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("One rank of a Quartet cluster: holds a slice of the weights and executes plans",
+               "quartet-shard-worker");
+  quartet::ShardWorkerOptions options;
+  options.listen_admin = "127.0.0.1:0";
+  std::string log_level = "info";
+  std::string device = "cpu";
+  std::string kv_dtype = "fp16";
+  bool die_with_parent = false;
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT or unix:/path")
+      ->envname("QUARTET_COORDINATOR")
+      ->required();
+  app.add_option("--model", options.model_dir, "folder of the checkpoint")
+      ->envname("QUARTET_MODEL")
+      ->required();
+  app.add_option("--device", device, "cpu")
+      ->envname("QUARTET_DEVICE")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "compute threads; 0 = max(1, cores / TP)")
+      ->envname("QUARTET_THREADS")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--kv-dtype", kv_dtype, "fp32, fp16 or fp8_e4m3")
+      ->envname("QUARTET_KV_DTYPE")
+      ->capture_default_str();
+  app.add_option("--memory-gib", options.memory_gib,
+                 "memory of this rank; 0 = half of the RAM / TP")
+      ->envname("QUARTET_MEMORY_GIB")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--listen-admin", options.listen_admin,
+                 "HOST:PORT of /metrics, /livez, /readyz; port 0 takes a free one")
+      ->envname("QUARTET_LISTEN_ADMIN")
+      ->capture_default_str();
+  app.add_option("--log-level", log_level, "debug, info, warning or error")
+      ->envname("QUARTET_LOG_LEVEL")
+      ->capture_default_str();
+  app.add_option("--status-fd", options.status_fd, "where the supervisor reads events; -1 = none")
+      ->envname("QUARTET_STATUS_FD")
+      ->capture_default_str();
+  app.add_flag("--die-with-parent", die_with_parent, "end when the parent process does")
+      ->envname("QUARTET_DIE_WITH_PARENT");
+  CLI11_PARSE(app, argc, argv);
+
+  if (die_with_parent) quartet::DieWithParent();
+  quartet::BlockShutdownSignals();
+  if (!quartet::InitLogging("shard-worker", log_level)) {
+    std::fprintf(stderr, "--log-level is %s, expected debug, info, warning or error\n",
+                 log_level.c_str());
+    return 1;
+  }
+  const absl::StatusOr<quartet::KvDtype> parsed = quartet::ParseKvDtype(kv_dtype);
+  if (!parsed.ok()) {
+    quartet::LogError(std::string(parsed.status().message()));
+    quartet::StatusChannel(options.status_fd).Error(std::string(parsed.status().message()));
+    return 1;
+  }
+  options.kv_dtype = *parsed;
+
+  quartet::ShardWorker worker(options);
+  std::promise<int> exit_code;
+  std::future<int> exited = exit_code.get_future();
+  std::thread compute([&] {
+    exit_code.set_value(worker.Run().ok() ? 0 : 1);
+    quartet::RequestShutdown();
+  });
+  const int signal = quartet::WaitForShutdown();
+  if (signal != 0) {
+    std::thread stopper([&] { worker.Stop(); });
+    if (exited.wait_for(kStopGrace) != std::future_status::ready) std::_Exit(0);
+    stopper.join();
+  }
+  compute.join();
+  return exited.get();
+}

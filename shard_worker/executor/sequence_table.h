@@ -1,0 +1,73 @@
+#ifndef QUARTET_SHARD_WORKER_EXECUTOR_SEQUENCE_TABLE_H_
+#define QUARTET_SHARD_WORKER_EXECUTOR_SEQUENCE_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "kernels/ops/sampling.h"
+#include "proto/quartet/v1/worker.pb.h"
+
+namespace quartet {
+
+struct Sequence {
+  uint64_t uid = 0;
+  uint32_t slot = 0;
+  bool owns_slot = false;
+  ops::SampleParams sampling;
+  std::vector<int32_t> pages;  // page i holds positions i * kTokensPerPage ..
+  int64_t absorbed = 0;        // tokens that the live state and the pages contain
+  int32_t last_token = -1;     // drawn last; -1 = none yet
+  // Not OK: the sequence cannot be run (refused when it was opened, or a row failed). Its rows fail
+  // with this reason, the others of the plan run.
+  absl::Status failure;
+};
+
+// The sequences of one epoch and who owns which slot and page. One thread.
+class SequenceTable {
+ public:
+  struct Limits {
+    int slots = 0;
+    int pages = 0;
+    int pages_per_sequence = 0;
+    int64_t vocab_size = 0;
+  };
+  explicit SequenceTable(const Limits& limits);
+
+  // An error is the reason why the sequence cannot run; it is remembered under its uid until Close,
+  // so that its rows fail by themselves. RESOURCE_EXHAUSTED: too many refused sequences are
+  // remembered already, and this one is not.
+  absl::Status Open(const v1::SequenceOpen& open);
+  // Frees slot and pages.
+  absl::Status Close(uint64_t uid);
+
+  Sequence* Find(uint64_t uid);
+  // The uid that owns a page, or 0 and false.
+  bool PageOwner(uint32_t page, uint64_t* uid) const;
+  // Appends pages that were checked before: in range, owned by nobody.
+  void AppendPages(Sequence& sequence, std::span<const uint32_t> pages);
+
+  int slots_used() const { return slots_used_; }
+  int pages_used() const { return pages_used_; }
+  size_t size() const { return sequences_.size(); }
+
+ private:
+  absl::Status OpenIn(const v1::SequenceOpen& open, Sequence& sequence);
+
+  const Limits limits_;
+  absl::flat_hash_map<uint64_t, Sequence> sequences_;
+  struct Owner {
+    bool taken = false;
+    uint64_t uid = 0;
+  };
+  std::vector<Owner> slot_owner_;
+  std::vector<Owner> page_owner_;
+  int slots_used_ = 0;
+  int pages_used_ = 0;
+};
+
+}  // namespace quartet
+
+#endif  // QUARTET_SHARD_WORKER_EXECUTOR_SEQUENCE_TABLE_H_

@@ -1,0 +1,480 @@
+#include "shard_worker/executor/shard_worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "proto/quartet/v1/worker.pb.h"
+#include "services/common/admin_server.h"
+#include "services/common/log.h"
+#include "services/common/metrics.h"
+#include "services/common/status_channel.h"
+#include "shard_worker/checkpoint/weights.h"
+#include "shard_worker/collectives/collectives.h"
+#include "shard_worker/executor/coordinator_link.h"
+#include "shard_worker/executor/executor.h"
+#include "shard_worker/executor/host_memory.h"
+#include "shard_worker/executor/worker_metrics.h"
+#include "shard_worker/memory/pools.h"
+#include "shard_worker/model/model.h"
+#include "shard_worker/model/status_macros.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kBuild[] = "quartet 0.1.0 cpu";
+constexpr uint32_t kSchemaVersion = 1;
+constexpr int kTensorParallelSizes[] = {1, 2, 4, 8};
+constexpr uint32_t kMaxBatchedTokens = 65536;
+// Ranks load at different speeds, on a shared disk or a busy machine by minutes.
+constexpr absl::Duration kRendezvousPatience = absl::Minutes(10);
+constexpr absl::Duration kCloseGrace = absl::Seconds(1);
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? std::string(name) : std::string("unknown");
+}
+
+// Folder name, which is what clients call the model by default.
+std::string ModelName(const std::string& dir) {
+  std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+}  // namespace
+
+class ShardWorker::Impl {
+ public:
+  explicit Impl(const ShardWorkerOptions& options)
+      : options_(options),
+        status_(options.status_fd),
+        metrics_(MakeMetrics()),
+        worker_metrics_(*metrics_) {}
+
+  absl::Status Run() {
+    absl::Status status = RunSteps();
+    // A stop makes everything else fail; those failures are its consequences.
+    if (stop_.load()) status = absl::OkStatus();
+    if (!status.ok()) {
+      LogError(std::string(status.message()));
+      status_.Error(std::string(status.message()));
+    }
+    absl::MutexLock lock(&mutex_);
+    if (collectives_ != nullptr) collectives_->Abort("this worker ends");
+    if (link_ != nullptr) {
+      if (!status.ok()) {
+        v1::FromWorker message;
+        message.mutable_failure()->set_message(std::string(status.message()));
+        message.mutable_failure()->set_bad_checkpoint(bad_checkpoint_);
+        link_->Send(message);
+      }
+      link_->Close(kCloseGrace);
+    }
+    return status;
+  }
+
+  void Stop() {
+    stop_.store(true);
+    absl::MutexLock lock(&mutex_);
+    if (collectives_ != nullptr) collectives_->Abort("this worker was asked to stop");
+    if (link_ != nullptr) link_->Close(absl::ZeroDuration());
+  }
+
+ private:
+  absl::Status RunSteps() {
+    if (absl::Status s = CheckCheckpoint(); !s.ok()) {
+      bad_checkpoint_ = true;
+      return s;
+    }
+    QUARTET_RETURN_IF_ERROR(StartAdmin());
+    QUARTET_RETURN_IF_ERROR(Dial());
+    v1::Welcome welcome;
+    QUARTET_ASSIGN(welcome, AwaitWelcome());
+    QUARTET_RETURN_IF_ERROR(Load(welcome));
+    QUARTET_RETURN_IF_ERROR(JoinGroup(welcome));
+    return Serve(welcome);
+  }
+
+  // Headers only: a checkpoint that cannot be served is found before a weight is read.
+  absl::Status CheckCheckpoint() {
+    SetStage("reading checkpoint headers");
+    QUARTET_ASSIGN(config_, ReadModelConfig(options_.model_dir));
+    QUARTET_ASSIGN(checkpoint_, Checkpoint::Open(options_.model_dir));
+    QUARTET_ASSIGN(digest_, checkpoint_->Digest());
+    const double budget = options_.memory_gib > 0 ? options_.memory_gib * (1 << 30)
+                                                  : static_cast<double>(HostMemoryBytes()) / 2;
+    absl::Status first_error;
+    for (const int tp : kTensorParallelSizes) {
+      absl::Status fits = CheckTensorParallel(config_, tp);
+      absl::StatusOr<ModelWeights> weights =
+          fits.ok() ? ResolveWeights(*checkpoint_, config_, tp, 0) : fits;
+      if (!weights.ok()) {
+        // What is wrong at one rank is wrong with the checkpoint; what is wrong at more of them is
+        // a limit of the cut.
+        if (tp == 1) return weights.status();
+        continue;
+      }
+      v1::MemoryOffer& offer = offers_.emplace_back();
+      offer.set_tensor_parallel_size(tp);
+      offer.set_budget_bytes(static_cast<uint64_t>(options_.memory_gib > 0 ? budget : budget / tp));
+      offer.set_weight_bytes(WidenedWeightBytes(*weights));
+      offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens));
+      offer.set_page_bytes(PageBytes(config_, options_.kv_dtype));
+      offer.set_activation_bytes_per_token(ActivationBytesPerToken(tp, offer.weight_bytes()));
+      offer.set_page_tokens(kTokensPerPage);
+    }
+    return absl::OkStatus();
+  }
+
+  // The plan's figure for a usual step, by token.
+  uint64_t ActivationBytesPerToken(int tp, uint64_t weight_bytes) const {
+    MemoryPlanOptions options;
+    options.budget_bytes = int64_t{1} << 60;
+    options.max_model_len = std::min<int64_t>(131072, config_.max_position_embeddings);
+    options.kv_dtype = options_.kv_dtype;
+    const absl::StatusOr<MemoryPlan> plan =
+        PlanMemory(config_, tp, static_cast<int64_t>(weight_bytes), options);
+    return plan.ok() ? plan->activation_bytes / options.max_num_batched_tokens : 0;
+  }
+
+  absl::Status StartAdmin() {
+    if (options_.listen_admin.empty()) return absl::OkStatus();
+    AdminHandlers handlers;
+    handlers.metrics = [this] { return metrics_->Expose(); };
+    handlers.not_ready_reason = [this] {
+      absl::MutexLock lock(&mutex_);
+      return ready_ ? std::string() : stage_;
+    };
+    absl::StatusOr<std::unique_ptr<AdminServer>> admin =
+        StartAdminServer(options_.listen_admin, std::move(handlers));
+    if (!admin.ok()) {
+      return absl::Status(admin.status().code(),
+                          absl::StrCat("--listen-admin: ", admin.status().message()));
+    }
+    admin_ = *std::move(admin);
+    status_.Listening("admin", admin_->address());
+    return absl::OkStatus();
+  }
+
+  absl::Status Dial() {
+    SetStage("waiting for the coordinator");
+    DialOptions dial;
+    dial.address = options_.coordinator;
+    dial.stop = [this] { return stop_.load(); };
+    dial.on_end = [this](const std::string& reason) {
+      absl::MutexLock lock(&collectives_mutex_);
+      end_reason_ = reason;
+      if (group_ != nullptr) group_->Abort(reason);
+    };
+    absl::StatusOr<std::unique_ptr<CoordinatorLink>> link = DialCoordinator(dial);
+    if (!link.ok()) return link.status();
+    {
+      absl::MutexLock lock(&mutex_);
+      link_ = *std::move(link);
+    }
+    if (stop_.load()) return absl::CancelledError("asked to stop");
+
+    v1::FromWorker message;
+    v1::Hello& hello = *message.mutable_hello();
+    const std::string host = HostName();
+    hello.set_device_uuid(absl::StrCat("cpu-", host, "-", getpid()));
+    hello.set_build(kBuild);
+    hello.set_previous_rank(-1);
+    hello.set_checkpoint_digest(digest_);
+    hello.set_host(host);
+    hello.set_schema_version(kSchemaVersion);
+    v1::ModelInfo& info = *hello.mutable_model();
+    info.set_name(ModelName(options_.model_dir));
+    info.set_vocab_size(config_.vocab_size);
+    info.set_num_layers(config_.layers);
+    info.set_max_position_embeddings(config_.max_position_embeddings);
+    info.set_hidden_size(config_.hidden);
+    for (const v1::MemoryOffer& offer : offers_) *hello.add_offers() = offer;
+    if (!link_->Send(message)) return StreamEnded();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::Welcome> AwaitWelcome() {
+    SetStage("waiting for a rank");
+    while (std::optional<v1::ToWorker> message = link_->Next()) {
+      if (message->has_welcome()) {
+        QUARTET_RETURN_IF_ERROR(CheckWelcome(message->welcome()));
+        return message->welcome();
+      }
+      if (message->has_refused()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the coordinator refused this worker: ", message->refused().reason()));
+      }
+      if (message->has_spare()) {
+        SetStage("spare: all ranks are taken");
+        LogInfo("all ranks are taken; waiting as a spare");
+        continue;
+      }
+      if (message->has_abort()) return StreamEnded();
+      return Unexpected(*message, "Welcome");
+    }
+    return StreamEnded();
+  }
+
+  absl::Status CheckWelcome(const v1::Welcome& welcome) const {
+    const auto bad = [](const auto&... parts) {
+      return absl::InvalidArgumentError(absl::StrCat("the coordinator's welcome: ", parts...));
+    };
+    const v1::MemoryOffer* offer = nullptr;
+    for (const v1::MemoryOffer& o : offers_) {
+      if (o.tensor_parallel_size() == welcome.tensor_parallel_size()) offer = &o;
+    }
+    if (offer == nullptr) {
+      return bad("tensor_parallel_size ", welcome.tensor_parallel_size(), " was not offered");
+    }
+    if (welcome.rank() >= welcome.tensor_parallel_size()) {
+      return bad("rank ", welcome.rank(), " of ", welcome.tensor_parallel_size());
+    }
+    const v1::PoolSizes& pools = welcome.pools();
+    if (pools.slots() == 0 || pools.pages() == 0) {
+      return bad(pools.slots(), " slots and ", pools.pages(), " pages, expected at least one each");
+    }
+    if (pools.snapshots() != 0) {
+      return bad(pools.snapshots(), " snapshots, but this worker keeps none");
+    }
+    if (welcome.max_num_batched_tokens() == 0 ||
+        welcome.max_num_batched_tokens() > kMaxBatchedTokens) {
+      return bad("max_num_batched_tokens is ", welcome.max_num_batched_tokens(), ", expected 1 to ",
+                 kMaxBatchedTokens);
+    }
+    if (welcome.max_model_len() == 0 || welcome.max_model_len() > config_.max_position_embeddings) {
+      return bad("max_model_len is ", welcome.max_model_len(), ", expected 1 to ",
+                 config_.max_position_embeddings, " (max_position_embeddings)");
+    }
+    const double planned =
+        static_cast<double>(offer->weight_bytes()) +
+        static_cast<double>(pools.slots()) * static_cast<double>(offer->slot_bytes()) +
+        static_cast<double>(pools.pages()) * static_cast<double>(offer->page_bytes()) +
+        static_cast<double>(welcome.max_num_batched_tokens()) *
+            static_cast<double>(offer->activation_bytes_per_token());
+    if (planned > static_cast<double>(offer->budget_bytes())) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "the coordinator's welcome asks for %.1f MiB (%d slots, %d pages), the budget is %.1f "
+          "MiB; raise --memory-gib or lower --max-model-len or --max-num-seqs",
+          planned / (1 << 20), pools.slots(), pools.pages(),
+          static_cast<double>(offer->budget_bytes()) / (1 << 20)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Load(const v1::Welcome& welcome) {
+    const int tp = static_cast<int>(welcome.tensor_parallel_size());
+    SetStage("loading weights");
+    LogInfo(absl::StrCat("epoch ", welcome.epoch(), ": rank ", welcome.rank(), " of ", tp));
+    ModelWeights weights;
+    QUARTET_ASSIGN(weights, ResolveWeights(*checkpoint_, config_, tp, welcome.rank()));
+
+    int threads = options_.threads;
+    if (threads == 0) {
+      threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / tp);
+    }
+    backend_ = cpu::MakeCpuBackend({.threads = threads});
+
+    PoolOptions pool_options;
+    pool_options.slots = static_cast<int>(welcome.pools().slots());
+    pool_options.pages = static_cast<int>(welcome.pools().pages());
+    pool_options.draft_tokens = kMaxDraftTokens;
+    pool_options.kv_dtype = options_.kv_dtype;
+    QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options));
+    worker_metrics_.SetPoolSizes(pool_options.slots, pool_options.pages);
+
+    absl::Time last_report = absl::InfinitePast();
+    const absl::Time begin = absl::Now();
+    QUARTET_ASSIGN(ops_, LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
+                     if (stop_.load()) return absl::CancelledError("asked to stop");
+                     if (std::string reason = link_->end_reason(); !reason.empty()) {
+                       return absl::UnavailableError(reason);
+                     }
+                     const absl::Time now = absl::Now();
+                     const bool done = step.done_bytes == step.total_bytes;
+                     if (!done && now - last_report < kProgressInterval) return absl::OkStatus();
+                     last_report = now;
+                     status_.Progress("loading weights", step.done_bytes, step.total_bytes);
+                     v1::FromWorker message;
+                     message.mutable_progress()->set_stage("loading weights");
+                     message.mutable_progress()->set_done_bytes(step.done_bytes);
+                     message.mutable_progress()->set_total_bytes(step.total_bytes);
+                     link_->Send(message);
+                     if (done) {
+                       const double seconds = absl::ToDoubleSeconds(now - begin);
+                       LogInfo(absl::StrFormat("loaded %.1f MiB in %.2f s with %d threads",
+                                               static_cast<double>(step.total_bytes) / (1 << 20),
+                                               seconds, threads));
+                     }
+                     return absl::OkStatus();
+                   }));
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinGroup(const v1::Welcome& welcome) {
+    SetStage("waiting for the other ranks");
+    std::shared_ptr<Collectives> group;
+    if (welcome.tensor_parallel_size() == 1) {
+      group = MakeSingleRank();
+    } else {
+      SharedMemoryOptions shared;
+      if (!welcome.rendezvous().segment_folder().empty()) {
+        shared.folder = welcome.rendezvous().segment_folder();
+      }
+      shared.name = welcome.rendezvous().segment_name();
+      shared.epoch = welcome.epoch();
+      shared.rank = static_cast<int>(welcome.rank());
+      shared.size = static_cast<int>(welcome.tensor_parallel_size());
+      shared.open_timeout = kRendezvousPatience;
+      absl::StatusOr<std::unique_ptr<Collectives>> opened = OpenSharedMemory(shared);
+      if (!opened.ok()) return opened.status();
+      group = *std::move(opened);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      collectives_ = group;
+    }
+    absl::MutexLock lock(&collectives_mutex_);
+    group_ = group;
+    if (!end_reason_.empty()) return absl::UnavailableError(end_reason_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Serve(const v1::Welcome& welcome) {
+    StepLimits limits;
+    limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());
+    limits.max_context = static_cast<int>(welcome.max_model_len()) + kMaxDraftTokens;
+    QUARTET_ASSIGN(model_, Model::Create(config_, std::move(ops_), *pools_, *collectives_, limits));
+    Executor executor({.epoch = welcome.epoch(),
+                       .rank = static_cast<int>(welcome.rank()),
+                       .max_model_len = welcome.max_model_len()},
+                      *model_, *pools_, backend_->sampler());
+    v1::FromWorker ready;
+    ready.mutable_ready()->set_epoch(welcome.epoch());
+    if (!link_->Send(ready)) return StreamEnded();
+    SetReady();
+
+    while (std::optional<v1::ToWorker> message = link_->Next()) {
+      switch (message->message_case()) {
+        case v1::ToWorker::kOpen:
+          if (absl::Status s = executor.Open(message->open()); !s.ok()) {
+            if (absl::IsResourceExhausted(s)) return s;
+            LogWarning(std::string(s.message()));
+          }
+          break;
+        case v1::ToWorker::kClose:
+          if (absl::Status s = executor.Close(message->close()); !s.ok())
+            LogWarning(std::string(s.message()));
+          UpdateMetrics(executor);
+          break;
+        case v1::ToWorker::kPlan: {
+          v1::FromWorker answer;
+          QUARTET_ASSIGN(*answer.mutable_result(), executor.Execute(message->plan()));
+          if (!answer.result().error().empty()) LogWarning(answer.result().error());
+          // Counted before the result leaves, so that who has the result finds it counted.
+          worker_metrics_.Step(message->plan(), answer.result());
+          UpdateMetrics(executor);
+          if (!link_->Send(answer)) return StreamEnded();
+          break;
+        }
+        case v1::ToWorker::kDumpRequest: {
+          v1::FromWorker answer;
+          *answer.mutable_dump() = executor.Dump(message->dump_request());
+          if (!link_->Send(answer)) return StreamEnded();
+          break;
+        }
+        case v1::ToWorker::kAbort:
+          return StreamEnded();
+        default:
+          return Unexpected(*message, "a plan");
+      }
+    }
+    return StreamEnded();
+  }
+
+  void UpdateMetrics(const Executor& executor) {
+    const cpu::SaturationCounts saturated = backend_->saturation_counts();
+    worker_metrics_.Update(executor, saturated.f16, saturated.e4m3);
+  }
+
+  absl::Status StreamEnded() const { return absl::UnavailableError(link_->end_reason()); }
+
+  static absl::Status Unexpected(const v1::ToWorker& message, const char* expected) {
+    const auto* field =
+        v1::ToWorker::descriptor()->FindFieldByNumber(static_cast<int>(message.message_case()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the coordinator sent ", field == nullptr ? "an empty message" : field->name(),
+                     ", expected ", expected));
+  }
+
+  void SetStage(const char* stage) {
+    absl::MutexLock lock(&mutex_);
+    stage_ = stage;
+  }
+
+  void SetReady() {
+    {
+      absl::MutexLock lock(&mutex_);
+      ready_ = true;
+    }
+    LogInfo("ready");
+    status_.Ready();
+  }
+
+  const ShardWorkerOptions options_;
+  const StatusChannel status_;
+  const std::unique_ptr<Metrics> metrics_;
+  WorkerMetrics worker_metrics_;
+  std::atomic<bool> stop_{false};
+  bool bad_checkpoint_ = false;
+
+  ModelConfig config_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::string digest_;
+  std::vector<v1::MemoryOffer> offers_;
+
+  std::unique_ptr<cpu::CpuBackend> backend_;
+  std::unique_ptr<Pools> pools_;
+  ModelOps ops_;
+
+  absl::Mutex mutex_;
+  std::string stage_ ABSL_GUARDED_BY(mutex_);
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  // Set once each by the compute thread, read by Stop. The compute thread reads them unlocked.
+  std::shared_ptr<Collectives> collectives_;
+  std::unique_ptr<CoordinatorLink> link_;
+
+  // Apart from mutex_, since the reader thread takes it while Run closes the link.
+  absl::Mutex collectives_mutex_;
+  std::shared_ptr<Collectives> group_ ABSL_GUARDED_BY(collectives_mutex_);
+  std::string end_reason_ ABSL_GUARDED_BY(collectives_mutex_);
+
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<AdminServer> admin_;
+};
+
+ShardWorker::ShardWorker(const ShardWorkerOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+ShardWorker::~ShardWorker() = default;
+absl::Status ShardWorker::Run() {
+  return impl_->Run();
+}
+void ShardWorker::Stop() {
+  impl_->Stop();
+}
+
+}  // namespace quartet

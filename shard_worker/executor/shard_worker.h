@@ -1,0 +1,44 @@
+#ifndef QUARTET_SHARD_WORKER_EXECUTOR_SHARD_WORKER_H_
+#define QUARTET_SHARD_WORKER_EXECUTOR_SHARD_WORKER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "shard_worker/checkpoint/memory_plan.h"
+
+namespace quartet {
+
+struct ShardWorkerOptions {
+  std::string coordinator;  // host:port or unix:/path
+  std::string model_dir;
+  int threads = 0;  // 0 = max(1, cores / TP)
+  KvDtype kv_dtype = KvDtype::kFp16;
+  double memory_gib = 0;     // 0 = half of the memory / TP
+  std::string listen_admin;  // host:port; empty = no admin port
+  int status_fd = -1;
+};
+
+// One rank of a cluster: checks its checkpoint, joins a coordinator, loads its slice, and executes
+// plans until the coordinator or somebody here ends it. The calling thread of Run is the one
+// compute thread; the stream's reader and the admin server have their own.
+class ShardWorker {
+ public:
+  explicit ShardWorker(const ShardWorkerOptions& options);
+  ~ShardWorker();
+
+  // OK: stopped by Stop. Else the reason, which has been logged and sent to the supervisor and, if
+  // the stream still stood, to the coordinator. Once.
+  absl::Status Run();
+
+  // Ends Run soon: waits are cut short, a step ends at its next collective. Any thread.
+  void Stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quartet
+
+#endif  // QUARTET_SHARD_WORKER_EXECUTOR_SHARD_WORKER_H_

@@ -1,0 +1,157 @@
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "proto/quartet/v1/worker.grpc.pb.h"
+#include "shard_worker/executor/coordinator_link.h"
+
+namespace quartet {
+namespace {
+
+constexpr int kMaxMessageBytes = 64 << 20;
+// Plans are at most a few ahead; more than this in the queue means that the other side is out of
+// its mind.
+constexpr size_t kMaxQueued = 4096;
+
+class GrpcLink final : public CoordinatorLink {
+ public:
+  GrpcLink(std::shared_ptr<grpc::Channel> channel, std::function<void(const std::string&)> on_end)
+      : stub_(v1::WorkerHub::NewStub(channel)), on_end_(std::move(on_end)) {
+    stream_ = stub_->Attach(&context_);
+    reader_ = std::thread([this] { Read(); });
+  }
+
+  ~GrpcLink() override {
+    context_.TryCancel();
+    reader_.join();
+  }
+
+  bool Send(const v1::FromWorker& message) override {
+    absl::MutexLock lock(&write_mutex_);
+    return !writes_done_ && stream_->Write(message);
+  }
+
+  std::optional<v1::ToWorker> Next() override {
+    absl::MutexLock lock(&mutex_);
+    const auto ready = [this] { return over_ || !queue_.empty(); };
+    mutex_.Await(absl::Condition(&ready));
+    if (queue_.empty()) return std::nullopt;
+    v1::ToWorker message = std::move(queue_.front());
+    queue_.pop_front();
+    return message;
+  }
+
+  std::string end_reason() const override {
+    absl::MutexLock lock(&mutex_);
+    return end_reason_;
+  }
+
+  void Close(absl::Duration grace) override {
+    {
+      absl::MutexLock lock(&write_mutex_);
+      if (!writes_done_) stream_->WritesDone();
+      writes_done_ = true;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&over_), grace);
+    }
+    context_.TryCancel();
+  }
+
+ private:
+  void Read() {
+    v1::ToWorker message;
+    while (stream_->Read(&message)) {
+      if (message.has_ping()) {
+        v1::FromWorker pong;
+        pong.mutable_pong()->set_nonce(message.ping().nonce());
+        Send(pong);
+        continue;
+      }
+      if (message.has_abort()) {
+        SetReason(absl::StrCat("the coordinator aborted epoch ", message.abort().epoch(), ": ",
+                               message.abort().reason()));
+        on_end_(end_reason());
+        // Whoever works in the aborted epoch sees it through Next.
+      }
+      absl::MutexLock lock(&mutex_);
+      if (queue_.size() >= kMaxQueued) {
+        if (end_reason_.empty()) {
+          end_reason_ = absl::StrCat("the coordinator is more than ", kMaxQueued,
+                                     " messages ahead of this worker");
+        }
+        break;
+      }
+      queue_.push_back(std::move(message));
+      message.Clear();
+    }
+    context_.TryCancel();
+    grpc::Status status;
+    {
+      // No write may be in flight when the call is finished.
+      absl::MutexLock lock(&write_mutex_);
+      writes_done_ = true;
+      status = stream_->Finish();
+    }
+    SetReason(status.ok()
+                  ? std::string("the coordinator closed the stream")
+                  : absl::StrCat("the stream to the coordinator broke: ", status.error_message()));
+    on_end_(end_reason());
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+  }
+
+  void SetReason(std::string reason) {
+    absl::MutexLock lock(&mutex_);
+    if (end_reason_.empty()) end_reason_ = std::move(reason);
+  }
+
+  std::unique_ptr<v1::WorkerHub::Stub> stub_;
+  const std::function<void(const std::string&)> on_end_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::FromWorker, v1::ToWorker>> stream_;
+
+  absl::Mutex write_mutex_;
+  bool writes_done_ ABSL_GUARDED_BY(write_mutex_) = false;
+
+  mutable absl::Mutex mutex_;
+  std::deque<v1::ToWorker> queue_ ABSL_GUARDED_BY(mutex_);
+  std::string end_reason_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread reader_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorLink>> DialCoordinator(const DialOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  const absl::Time deadline = absl::Now() + options.patience;
+  while (!channel->WaitForConnected(std::chrono::system_clock::now() +
+                                    std::chrono::milliseconds(100))) {
+    if (options.stop && options.stop()) return absl::CancelledError("asked to stop");
+    if (absl::Now() >= deadline) {
+      return absl::UnavailableError(absl::StrCat(
+          "--coordinator ", options.address, ": nobody answers after ",
+          absl::FormatDuration(options.patience), "; is quartet-coordinator running there?"));
+    }
+  }
+  return std::make_unique<GrpcLink>(std::move(channel), options.on_end);
+}
+
+}  // namespace quartet

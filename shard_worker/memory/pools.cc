@@ -1,0 +1,117 @@
+#include "shard_worker/memory/pools.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+
+namespace quartet {
+namespace {
+
+int64_t LatentBytes(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFp32:
+      return 4;
+    case KvDtype::kFp16:
+      return 2;
+    case KvDtype::kFp8E4m3:
+      return 1;
+  }
+  return 4;
+}
+
+constexpr int64_t kFloatAlignment = kArenaAlignment / sizeof(float);
+
+int64_t AlignFloats(int64_t floats) {
+  return (floats + kFloatAlignment - 1) / kFloatAlignment * kFloatAlignment;
+}
+
+}  // namespace
+
+ops::KvDType ToOps(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFp32:
+      return ops::KvDType::kF32;
+    case KvDtype::kFp16:
+      return ops::KvDType::kF16;
+    case KvDtype::kFp8E4m3:
+      return ops::KvDType::kF8E4M3;
+  }
+  return ops::KvDType::kF32;
+}
+
+absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, int tp,
+                                                     const PoolOptions& options) {
+  if (options.slots < 1 || options.pages < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the pools need at least one slot and one page, given were %d and %d",
+                        options.slots, options.pages));
+  }
+  auto pools = std::unique_ptr<Pools>(new Pools);
+  pools->options_ = options;
+  pools->ring_rows_ = static_cast<int>(OpenPoolRows(config, options.draft_tokens));
+  const int64_t heads = config.kda_heads / tp;
+  pools->recurrent_floats_ = heads * config.kda_head_dim * config.kda_head_dim;
+  pools->conv_floats_ = (config.kda_conv_kernel - 1) * 3 * heads * config.kda_head_dim;
+  const int64_t ring_floats = pools->ring_rows_ * 2 * config.index_head_dim;
+  pools->latent_row_bytes_ = config.kv_lora_rank * LatentBytes(options.kv_dtype);
+  const int64_t latent_bytes = kTokensPerPage * pools->latent_row_bytes_;
+  const int64_t pool_key_bytes = kTokensPerPage / config.index_kpool * config.index_head_dim *
+                                 (options.kv_dtype == KvDtype::kFp32 ? 4 : 2);
+
+  const int layers = static_cast<int>(config.layers + config.mtp_layers);
+  for (int layer = 0; layer < layers; ++layer) {
+    LayerPlace place;
+    if (layer < config.layers && config.attention[layer] == AttentionKind::kKda) {
+      place.recurrent = pools->slot_floats_;
+      place.conv = AlignFloats(place.recurrent + pools->recurrent_floats_);
+      pools->slot_floats_ = AlignFloats(place.conv + pools->conv_floats_);
+    } else {
+      place.ring = pools->slot_floats_;
+      pools->slot_floats_ = AlignFloats(place.ring + ring_floats);
+      place.latent = pools->page_bytes_;
+      place.pool_keys = place.latent + static_cast<int64_t>(AlignUp(latent_bytes));
+      pools->page_bytes_ = place.pool_keys + static_cast<int64_t>(AlignUp(pool_key_bytes));
+    }
+    pools->places_.push_back(place);
+  }
+
+  auto slots = Arena::Allocate(static_cast<size_t>(pools->slot_bytes()) * options.slots,
+                               "live states of sequences");
+  if (!slots.ok()) return slots.status();
+  pools->slots_ = *std::move(slots);
+  auto pages = Arena::Allocate(static_cast<size_t>(pools->page_bytes_) * options.pages,
+                               "pages of the attention cache");
+  if (!pages.ok()) return pages.status();
+  pools->pages_ = *std::move(pages);
+  return pools;
+}
+
+ops::KdaState Pools::kda_state(int layer) const {
+  float* base = reinterpret_cast<float*>(slots_.data());
+  ops::KdaState state;
+  state.recurrent = base + places_[layer].recurrent;
+  state.conv = base + places_[layer].conv;
+  state.recurrent_slot_stride = slot_floats_;
+  state.conv_slot_stride = slot_floats_;
+  return state;
+}
+
+ops::OpenPool Pools::open_pool(int layer) const {
+  ops::OpenPool open;
+  open.data = reinterpret_cast<float*>(slots_.data()) + places_[layer].ring;
+  open.slot_stride = slot_floats_;
+  open.ring_rows = ring_rows_;
+  return open;
+}
+
+ops::KvLayer Pools::kv(int layer) const {
+  ops::KvLayer kv;
+  kv.data = pages_.data();
+  kv.page_stride = page_bytes_;
+  kv.latent_offset = places_[layer].latent;
+  kv.pool_key_offset = places_[layer].pool_keys;
+  kv.page_tokens = static_cast<int>(kTokensPerPage);
+  kv.dtype = ToOps(options_.kv_dtype);
+  return kv;
+}
+
+}  // namespace quartet

@@ -1,0 +1,80 @@
+#ifndef QUARTET_SHARD_WORKER_MEMORY_POOLS_H_
+#define QUARTET_SHARD_WORKER_MEMORY_POOLS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops/dsa.h"
+#include "kernels/ops/kda.h"
+#include "shard_worker/checkpoint/memory_plan.h"
+#include "shard_worker/checkpoint/model_config.h"
+#include "shard_worker/memory/arena.h"
+
+namespace quartet {
+
+struct PoolOptions {
+  int slots = 0;         // live sequences
+  int pages = 0;         // of kTokensPerPage tokens
+  int draft_tokens = 3;  // rows that may have to be taken back: sizes the open-pool rings
+  KvDtype kv_dtype = KvDtype::kFp16;
+};
+
+// Everything that a worker remembers between steps, in two arenas that are taken at start:
+//   slots [slots]: one live sequence each. Per KDA layer the recurrent matrices [n, d, d] and the
+//          last inputs of the convolutions [kernel - 1, 3, n d]; per DSA layer and for the MTP
+//          layer the raw indexer rows of the open pool [ring, 2, index_dim]. All FP32, n = heads /
+//          tp.
+//   pages [pages]: kTokensPerPage positions of one sequence each. Per DSA layer and for the MTP
+//          layer the latents [256, kv_lora_rank] and pooled keys [256 / kpool, index_dim].
+// Layers are numbered as in the checkpoint; the MTP layer's number is config.layers. Which slot and
+// page belongs to whom is not known here. A slot need not be cleared between sequences: ops start
+// from zeros at position 0, and ring and page entries are written before they become visible.
+// Belongs to the compute thread.
+class Pools {
+ public:
+  static absl::StatusOr<std::unique_ptr<Pools>> Create(const ModelConfig& config, int tp,
+                                                       const PoolOptions& options);
+
+  ops::KdaState kda_state(int layer) const;  // of a KDA layer
+  ops::OpenPool open_pool(int layer) const;  // of a DSA or the MTP layer
+  ops::KvLayer kv(int layer) const;          // of a DSA or the MTP layer
+
+  const PoolOptions& options() const { return options_; }
+  int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
+  int64_t page_bytes() const { return page_bytes_; }
+  // Sizes of one slot's parts and of one latent, for hashes of what a sequence holds.
+  int64_t recurrent_floats() const { return recurrent_floats_; }
+  int64_t conv_floats() const { return conv_floats_; }
+  int64_t latent_row_bytes() const { return latent_row_bytes_; }
+
+ private:
+  Pools() = default;
+
+  // Where a layer's parts lie inside a slot (floats) and a page (bytes).
+  struct LayerPlace {
+    int64_t recurrent = 0;
+    int64_t conv = 0;
+    int64_t ring = 0;
+    int64_t latent = 0;
+    int64_t pool_keys = 0;
+  };
+
+  PoolOptions options_;
+  std::vector<LayerPlace> places_;  // [layers + mtp]
+  int64_t slot_floats_ = 0;
+  int64_t page_bytes_ = 0;
+  int64_t recurrent_floats_ = 0;
+  int64_t conv_floats_ = 0;
+  int64_t latent_row_bytes_ = 0;
+  int ring_rows_ = 0;
+  Arena slots_;
+  Arena pages_;
+};
+
+ops::KvDType ToOps(KvDtype dtype);
+
+}  // namespace quartet
+
+#endif  // QUARTET_SHARD_WORKER_MEMORY_POOLS_H_

@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "shard_worker/model/model.h"
+#include "shard_worker/model/status_macros.h"
+
+namespace quartet {
+namespace {
+
+size_t WorkspaceBytes(const DsaLayerOps& dsa, const StepLimits& limits) {
+  return std::max({dsa.project->WorkspaceBytes(limits.max_rows),
+                   dsa.select->WorkspaceBytes(limits.max_rows, limits.max_context),
+                   dsa.attend->WorkspaceBytes(limits.max_rows, limits.max_context)});
+}
+
+size_t WorkspaceBytes(const KdaLayerOps& kda, const StepLimits& limits) {
+  return std::max({kda.project->WorkspaceBytes(limits.max_rows),
+                   kda.recurrence->WorkspaceBytes(limits.max_rows),
+                   kda.output->WorkspaceBytes(limits.max_rows)});
+}
+
+// Of the hungriest op: they run one after the other.
+size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits) {
+  size_t bytes = ops.head->WorkspaceBytes(kHeadRows);
+  for (const LayerOps& layer : ops.layers) {
+    bytes = std::max(bytes, std::visit([&](const auto& a) { return WorkspaceBytes(a, limits); },
+                                       layer.attention));
+    bytes = std::max(
+        bytes,
+        std::visit([&](const auto& m) { return m->WorkspaceBytes(limits.max_rows); }, layer.mlp));
+  }
+  if (ops.mtp) {
+    bytes = std::max({bytes, ops.mtp->entry->WorkspaceBytes(limits.max_rows),
+                      WorkspaceBytes(ops.mtp->attention, limits),
+                      ops.mtp->moe->WorkspaceBytes(limits.max_rows)});
+  }
+  return bytes;
+}
+
+void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLimits& limits,
+         ArenaCutter& cutter, Activations& a) {
+  const size_t rows = limits.max_rows;
+  const size_t hidden = config.hidden;
+  const size_t mult = config.hc_mult;
+  const size_t vocab = config.vocab_size;
+  a.ids = cutter.Take<int32_t>(rows);
+  a.embedding = cutter.Take<float>(rows * hidden);
+  a.streams = cutter.Take<float>(rows * mult * hidden);
+  a.mix.post = cutter.Take<float>(rows * mult);
+  a.mix.comb = cutter.Take<float>(rows * mult * mult);
+  a.x = cutter.Take<float>(rows * hidden);
+  a.y = cutter.Take<float>(rows * hidden);
+  a.h = cutter.Take<float>(rows * hidden);
+
+  const size_t kda_heads = config.kda_heads / tp;
+  const size_t kda_inner = kda_heads * config.kda_head_dim;
+  a.kda.q = cutter.Take<float>(rows * kda_inner);
+  a.kda.k = cutter.Take<float>(rows * kda_inner);
+  a.kda.v = cutter.Take<float>(rows * kda_inner);
+  a.kda.g = cutter.Take<float>(rows * kda_inner);
+  a.kda.beta = cutter.Take<float>(rows * kda_heads);
+  a.kda.gate = cutter.Take<float>(rows * kda_inner);
+  a.kda_o = cutter.Take<float>(rows * kda_inner);
+
+  const size_t mla_heads = config.mla_heads / tp;
+  a.dsa.q = cutter.Take<float>(rows * mla_heads * config.qk_nope_head_dim);
+  a.dsa.index_q = cutter.Take<float>(rows * config.index_heads * config.index_head_dim);
+  a.dsa.index_w = cutter.Take<float>(rows * config.index_heads);
+  a.selection.pools = cutter.Take<int32_t>(rows * config.index_pools());
+  a.selection.counts = cutter.Take<int32_t>(rows);
+  a.selection.margins = cutter.Take<float>(rows);
+
+  a.router_experts = cutter.Take<int32_t>(rows * config.experts_per_token);
+  a.router_weights = cutter.Take<float>(rows * config.experts_per_token);
+  a.router_logits = cutter.Take<float>(rows * config.experts);
+
+  a.mtp_positions = cutter.Take<int32_t>(rows);
+  a.mtp_h = cutter.Take<float>(rows * hidden);
+  a.mtp_x = cutter.Take<float>(rows * hidden);
+  a.mtp_o = cutter.Take<float>(rows * hidden);
+
+  a.head_in = cutter.Take<float>(kHeadRows * hidden);
+  a.logits_local = cutter.Take<float>(kHeadRows * vocab / tp);
+  a.logits_ranks = cutter.Take<float>(tp == 1 ? 0 : kHeadRows * vocab);
+  a.logits_row = cutter.Take<float>(tp == 1 ? 0 : vocab);
+  a.workspace.data = cutter.Take<std::byte>(workspace_bytes);
+  a.workspace.bytes = workspace_bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<Activations> MakeActivations(const ModelConfig& config, int tp, const ModelOps& ops,
+                                            const StepLimits& limits) {
+  const size_t workspace_bytes = WorkspaceBytes(ops, limits);
+  Activations activations;
+  ArenaCutter measure;
+  Cut(config, tp, workspace_bytes, limits, measure, activations);
+  QUARTET_ASSIGN(activations.arena, Arena::Allocate(measure.used(), "buffers of a step"));
+  ArenaCutter cutter(&activations.arena);
+  Cut(config, tp, workspace_bytes, limits, cutter, activations);
+  return activations;
+}
+
+}  // namespace quartet

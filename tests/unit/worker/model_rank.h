@@ -1,0 +1,49 @@
+#ifndef QUARTET_TESTS_UNIT_WORKER_MODEL_RANK_H_
+#define QUARTET_TESTS_UNIT_WORKER_MODEL_RANK_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/backend.h"
+#include "shard_worker/checkpoint/safetensors.h"
+#include "shard_worker/checkpoint/weights.h"
+#include "shard_worker/collectives/collectives.h"
+#include "shard_worker/memory/pools.h"
+#include "shard_worker/model/model.h"
+
+namespace quartet {
+
+struct ModelRankOptions {
+  std::string dir;
+  int rank = 0;
+  int threads = 1;
+  PoolOptions pools = {.slots = 4, .pages = 64, .draft_tokens = 3, .kv_dtype = KvDtype::kFp32};
+  StepLimits limits = {.max_rows = 512, .max_context = 4096};
+};
+
+// One rank of a model in this process, with everything that it needs. Ends the test program with a
+// message if the checkpoint cannot be loaded.
+struct ModelRank {
+  ModelRank(const ModelRankOptions& options, std::unique_ptr<Collectives> group);
+
+  ModelConfig config;
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<Collectives> collectives;
+  std::unique_ptr<ops::Backend> backend;
+  std::unique_ptr<Pools> pools;
+  std::unique_ptr<Model> model;
+};
+
+// Runs `body` for every rank of a group of `tp`, each in a thread of its own with shared-memory
+// collectives between them, and returns when all have returned.
+void RunRanks(const ModelRankOptions& options, int tp, const std::function<void(ModelRank&)>& body);
+
+// A segment whose sequence owns `pages`.
+ops::Segment MakeSegment(int row_begin, int rows, int slot, int position,
+                         const std::vector<int32_t>& pages);
+
+}  // namespace quartet
+
+#endif  // QUARTET_TESTS_UNIT_WORKER_MODEL_RANK_H_

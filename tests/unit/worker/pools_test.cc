@@ -1,0 +1,108 @@
+#include "shard_worker/memory/pools.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include "shard_worker/memory/arena.h"
+
+namespace quartet {
+namespace {
+
+ModelConfig Config(const std::string& dir) {
+  return ReadModelConfig(QUARTET_SOURCE_DIR + dir).value();
+}
+
+TEST(ArenaTest, IsZeroAndAligned) {
+  const Arena arena = Arena::Allocate(1000, "test").value();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % kArenaAlignment, 0u);
+  for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(arena.data()[i], std::byte{0});
+}
+
+TEST(ArenaTest, TooMuchIsAnErrorThatNamesTheUse) {
+  const absl::Status status = Arena::Allocate(size_t{1} << 62, "pages").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NE(std::string(status.message()).find("pages"), std::string::npos);
+}
+
+TEST(ArenaTest, CutterMeasuresWhatItCuts) {
+  ArenaCutter measure;
+  EXPECT_EQ(measure.Take<float>(3), nullptr);
+  measure.Take<int32_t>(17);
+  const Arena arena = Arena::Allocate(measure.used(), "test").value();
+  ArenaCutter cutter(&arena);
+  const auto* a = reinterpret_cast<std::byte*>(cutter.Take<float>(3));
+  const auto* b = reinterpret_cast<std::byte*>(cutter.Take<int32_t>(17));
+  EXPECT_EQ(a, arena.data());
+  EXPECT_EQ(b, arena.data() + 64);
+  EXPECT_EQ(cutter.used(), measure.used());
+}
+
+TEST(PoolsTest, SizesAreThoseOfTheMemoryPlan) {
+  for (const std::string dir : {"/tests/data/model", "/models/quartet-demo-exl3"}) {
+    const ModelConfig config = Config(dir);
+    for (const int tp : {1, 2, 4}) {
+      for (const KvDtype dtype : {KvDtype::kFp32, KvDtype::kFp16, KvDtype::kFp8E4m3}) {
+        const auto pools =
+            Pools::Create(config, tp,
+                          {.slots = 2, .pages = 3, .draft_tokens = 3, .kv_dtype = dtype})
+                .value();
+        EXPECT_EQ(pools->slot_bytes(), StateSlotBytes(config, tp, 3));
+        EXPECT_EQ(pools->page_bytes(), PageBytes(config, dtype));
+      }
+    }
+  }
+}
+
+// Writes a different value into every part of every slot and page: no part may lie in another.
+TEST(PoolsTest, PartsDoNotOverlap) {
+  const ModelConfig config = Config("/tests/data/model");
+  constexpr int kSlots = 2;
+  constexpr int kPages = 3;
+  const auto pools =
+      Pools::Create(
+          config, 2,
+          {.slots = kSlots, .pages = kPages, .draft_tokens = 3, .kv_dtype = KvDtype::kFp32})
+          .value();
+  std::set<const void*> seen;
+  size_t floats = 0;
+  const auto mark = [&](float* data, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) EXPECT_TRUE(seen.insert(data + i).second);
+    floats += count;
+    std::fill(data, data + count, 1.0f);
+  };
+  for (int layer = 0; layer <= config.layers; ++layer) {
+    const bool kda = layer < config.layers && config.attention[layer] == AttentionKind::kKda;
+    for (int slot = 0; slot < kSlots; ++slot) {
+      if (kda) {
+        const ops::KdaState state = pools->kda_state(layer);
+        mark(state.recurrent + slot * state.recurrent_slot_stride, pools->recurrent_floats());
+        mark(state.conv + slot * state.conv_slot_stride, pools->conv_floats());
+      } else {
+        const ops::OpenPool open = pools->open_pool(layer);
+        EXPECT_EQ(open.ring_rows, 8);
+        mark(open.data + slot * open.slot_stride, open.ring_rows * 2 * config.index_head_dim);
+      }
+    }
+    if (kda) continue;
+    const ops::KvLayer kv = pools->kv(layer);
+    for (int page = 0; page < kPages; ++page) {
+      std::byte* base = kv.data + page * kv.page_stride;
+      mark(reinterpret_cast<float*>(base + kv.latent_offset), kTokensPerPage * config.kv_lora_rank);
+      mark(reinterpret_cast<float*>(base + kv.pool_key_offset),
+           kTokensPerPage / config.index_kpool * config.index_head_dim);
+    }
+  }
+  EXPECT_EQ(floats * sizeof(float),
+            static_cast<size_t>(kSlots * pools->slot_bytes() + kPages * pools->page_bytes()));
+}
+
+TEST(PoolsTest, NeedAtLeastOneOfEach) {
+  const ModelConfig config = Config("/tests/data/model");
+  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 0, .pages = 1}).ok());
+  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 1, .pages = 0}).ok());
+}
+
+}  // namespace
+}  // namespace quartet
