@@ -1,0 +1,387 @@
+#include "services/coordinator/core/core.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+namespace quartet::coordinator {
+namespace {
+
+constexpr size_t kMaxStopIds = 1024;
+constexpr size_t kMaxLogitBias = 1024;
+
+std::string Num(uint64_t value) {
+  return std::to_string(value);
+}
+
+bool InUnitInterval(float value) {
+  return value >= 0 && value <= 1;  // false for NaN
+}
+
+}  // namespace
+
+std::string ConfigError(const CoreConfig& config) {
+  if (config.vocab_size == 0) return "vocab_size is 0";
+  if (config.max_model_len < 2) return "max_model_len is below 2: no room for a prompt and a token";
+  if (config.slots == 0) return "there is no slot for a live sequence";
+  if (config.page_tokens == 0 || config.page_tokens % kChunkMultiple != 0) {
+    return "page_tokens is " + Num(config.page_tokens) + ", which is not a multiple of " +
+           Num(kChunkMultiple);
+  }
+  const uint64_t context_pages =
+      (config.max_model_len + config.page_tokens - 1) / config.page_tokens;
+  if (config.pages < context_pages) {
+    return Num(config.pages) + " pages do not hold one context of " + Num(config.max_model_len) +
+           " tokens, which needs " + Num(context_pages);
+  }
+  if (config.max_num_batched_tokens + 1 < kChunkMultiple + config.slots) {
+    // Else a prompt could wait for ever beside the rows of decoding sequences.
+    return "max_num_batched_tokens is " + Num(config.max_num_batched_tokens) + "; with " +
+           Num(config.slots) + " sequences it must be at least " +
+           Num(kChunkMultiple + config.slots - 1);
+  }
+  if (config.prefill_chunk % kChunkMultiple != 0) {
+    return "prefill_chunk is " + Num(config.prefill_chunk) + ", which is not a multiple of " +
+           Num(kChunkMultiple);
+  }
+  if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
+  return "";
+}
+
+Core::Core(const CoreConfig& config) : config_(config), slots_(config.slots), pages_(config.pages) {
+  assert(ConfigError(config).empty());
+  running_.reserve(config.slots);
+  in_flight_.reserve(config.slots);
+  draft_.reserve(config.slots);
+}
+
+std::string Core::RequestError(const Request& request) const {
+  const uint64_t prompt = request.prompt_ids.size();
+  const uint64_t context = config_.max_model_len;
+  if (prompt == 0) return "the prompt is empty; it needs at least one token";
+  if (prompt >= context) {
+    return "the prompt has " + Num(prompt) + " tokens, which leaves no room for an answer in a " +
+           "context of " + Num(context) + " tokens";
+  }
+  if (prompt + request.max_tokens > context) {
+    return "prompt (" + Num(prompt) + " tokens) + max_tokens (" + Num(request.max_tokens) +
+           ") = " + Num(prompt + request.max_tokens) + " exceeds the context of " + Num(context) +
+           " tokens";
+  }
+  const auto in_vocabulary = [&](int32_t id) {
+    return id >= 0 && static_cast<uint32_t>(id) < config_.vocab_size;
+  };
+  for (size_t i = 0; i < prompt; ++i) {
+    if (in_vocabulary(request.prompt_ids[i])) continue;
+    return "prompt token " + Num(i) + " is " + std::to_string(request.prompt_ids[i]) +
+           "; ids are 0 to " + Num(config_.vocab_size - 1);
+  }
+  for (const auto* ids : {&request.end_ids, &request.stop_ids}) {
+    const std::string name = ids == &request.end_ids ? "end_ids" : "stop_ids";
+    if (ids->size() > kMaxStopIds) {
+      return name + " has " + Num(ids->size()) + " entries; at most " + Num(kMaxStopIds);
+    }
+    for (int32_t id : *ids) {
+      if (in_vocabulary(id)) continue;
+      return name + " contains " + std::to_string(id) + "; ids are 0 to " +
+             Num(config_.vocab_size - 1);
+    }
+  }
+  if (request.first_padding_id < 0 ||
+      static_cast<uint32_t>(request.first_padding_id) > config_.vocab_size) {
+    return "first_padding_id is " + std::to_string(request.first_padding_id) +
+           "; it must be 0 (none) to " + Num(config_.vocab_size);
+  }
+  const Sampling& sampling = request.sampling;
+  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0) {
+    return "temperature is " + std::to_string(sampling.temperature) + "; it must be 0 or more";
+  }
+  if (!InUnitInterval(sampling.top_p)) {
+    return "top_p is " + std::to_string(sampling.top_p) + "; it must be in 0 to 1";
+  }
+  if (!InUnitInterval(sampling.min_p)) {
+    return "min_p is " + std::to_string(sampling.min_p) + "; it must be in 0 to 1";
+  }
+  if (sampling.top_k < 0) {
+    return "top_k is " + std::to_string(sampling.top_k) + "; it must be 0 (off) or more";
+  }
+  if (sampling.logit_bias.size() > kMaxLogitBias) {
+    return "logit_bias has " + Num(sampling.logit_bias.size()) + " entries; at most " +
+           Num(kMaxLogitBias);
+  }
+  return "";
+}
+
+SubmitOutcome Core::OnSubmit(Request request, TimeUs now) {
+  if (!admitting_) {
+    return {SubmitOutcome::Kind::kUnavailable, 0, "the engine takes no new requests"};
+  }
+  if (std::string error = RequestError(request); !error.empty()) {
+    return {SubmitOutcome::Kind::kInvalid, 0, std::move(error)};
+  }
+  if (queue_.size() >= config_.max_queued_requests) {
+    return {SubmitOutcome::Kind::kQueueFull, 0,
+            "the queue is full: " + Num(queue_.size()) + " requests wait, the limit is " +
+                Num(config_.max_queued_requests)};
+  }
+  const uint64_t prompt = request.prompt_ids.size();
+  // An empty queue takes any prompt that fits the context, else such a prompt would never run.
+  if (!queue_.empty() && queue_.tokens() + prompt > config_.max_queued_tokens) {
+    return {SubmitOutcome::Kind::kQueueFull, 0,
+            "the queue is full: " + Num(queue_.tokens()) + " prompt tokens wait, this prompt has " +
+                Num(prompt) + ", the limit is " + Num(config_.max_queued_tokens)};
+  }
+
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->tokens = std::move(request.prompt_ids);
+  sequence->prompt_tokens = static_cast<uint32_t>(prompt);
+  sequence->max_tokens = request.max_tokens != 0
+                             ? request.max_tokens
+                             : config_.max_model_len - static_cast<uint32_t>(prompt);
+  sequence->request = std::move(request);
+  sequence->request.prompt_ids.clear();
+  sequence->times.submitted = now;
+  queue_.Push({sequence->id, prompt});
+  ++counts_.accepted;
+  const uint64_t id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return {SubmitOutcome::Kind::kAccepted, id, ""};
+}
+
+void Core::OnCancel(uint64_t id) {
+  auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  Output output;
+  output.kind = Output::Kind::kCancelled;
+  output.completion_tokens = found->second->generated();
+  ++counts_.cancelled;
+  End(*found->second, std::move(output));
+}
+
+Core::TruncateOutcome Core::OnTruncate(uint64_t id, uint32_t n_tokens) {
+  auto found = sequences_.find(id);
+  if (found == sequences_.end()) return TruncateOutcome::kEnded;
+  if (n_tokens > found->second->generated()) return TruncateOutcome::kBeyond;
+  Finish(*found->second, FinishReason::kTruncated, n_tokens, 0);
+  return TruncateOutcome::kDone;
+}
+
+bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
+  if (in_flight_step_ == 0 || outcome.epoch != config_.epoch ||
+      outcome.step_id != in_flight_step_) {
+    return false;
+  }
+  in_flight_step_ = 0;
+  for (const InFlightRow& row : in_flight_) {
+    auto result = std::find_if(outcome.rows.begin(), outcome.rows.end(),
+                               [&](const RowOutcome& r) { return r.seq_uid == row.seq_uid; });
+    ApplyRow(row, result == outcome.rows.end() ? nullptr : &*result, now);
+  }
+  in_flight_.clear();
+  assert(CheckInvariants().empty());
+  return true;
+}
+
+void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
+  auto found = sequences_.find(row.id);
+  if (found == sequences_.end()) return;  // ended while the step ran: the row is void
+  Sequence& sequence = *found->second;
+  if (outcome == nullptr) {
+    return Fail(sequence, "the workers' result has no row for this sequence");
+  }
+  if (!outcome->error.empty()) return Fail(sequence, outcome->error);
+  if (outcome->tokens.size() != (row.sample ? 1u : 0u) ||
+      outcome->target_logprobs.size() != row.n_targets ||
+      (row.sample && sequence.request.logprobs && outcome->logprobs.size() != 1)) {
+    return Fail(sequence, "the workers' result has " + Num(outcome->tokens.size()) + " tokens, " +
+                              Num(outcome->logprobs.size()) + " log-probabilities and " +
+                              Num(outcome->target_logprobs.size()) + " of " + Num(row.n_targets) +
+                              " target log-probabilities for this sequence");
+  }
+  for (int32_t token : outcome->tokens) {
+    if (token >= 0 && static_cast<uint32_t>(token) < config_.vocab_size) continue;
+    return Fail(sequence, "the workers drew token " + std::to_string(token) + "; ids are 0 to " +
+                              Num(config_.vocab_size - 1));
+  }
+
+  sequence.absorbed += row.n_tokens;
+  if (!sequence.prompt_counted && sequence.absorbed >= sequence.prompt_tokens) {
+    sequence.prompt_counted = true;
+    counts_.prompt_tokens += sequence.prompt_tokens;
+  }
+
+  Output output;
+  output.id = sequence.id;
+  output.kind = Output::Kind::kTokens;
+  output.prompt_tokens = sequence.prompt_tokens;
+  for (uint32_t i = 0; i < row.n_targets; ++i) {
+    // A recomputed prompt delivers again what was given out before.
+    if (row.position + i < sequence.prompt_logprobs_sent) continue;
+    output.prompt_logprobs.push_back(outcome->target_logprobs[i]);
+    ++sequence.prompt_logprobs_sent;
+  }
+
+  std::optional<FinishReason> stop;
+  int32_t last = 0;
+  if (row.sample) {
+    sequence.state = SequenceState::kDecode;
+    last = outcome->tokens.front();
+    sequence.tokens.push_back(last);
+    ++counts_.generated_tokens;
+    output.tokens.push_back(last);
+    if (sequence.request.logprobs) output.logprobs.push_back(outcome->logprobs.front());
+    output.previous_token = sequence.times.last_token;
+    if (sequence.times.first_token == 0) sequence.times.first_token = now;
+    sequence.times.last_token = now;
+    stop = StopReason(sequence, last);
+  }
+  output.completion_tokens = sequence.generated();
+  output.times = sequence.times;
+  if (!output.tokens.empty() || !output.prompt_logprobs.empty()) {
+    outputs_.push_back(std::move(output));
+  }
+  if (stop.has_value()) Finish(sequence, *stop, sequence.generated(), last);
+}
+
+std::optional<FinishReason> Core::StopReason(const Sequence& sequence, int32_t token) const {
+  const Request& request = sequence.request;
+  const auto contains = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  if (!request.ignore_eos && contains(request.end_ids)) return FinishReason::kEndToken;
+  if (contains(request.stop_ids)) return FinishReason::kStopId;
+  if (sequence.generated() >= sequence.max_tokens) return FinishReason::kLength;
+  if (sequence.tokens.size() >= config_.max_model_len) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+void Core::Finish(Sequence& sequence, FinishReason reason, uint32_t completion_tokens,
+                  int32_t stop_id) {
+  Output output;
+  output.kind = Output::Kind::kFinished;
+  output.reason = reason;
+  output.completion_tokens = completion_tokens;
+  if (reason == FinishReason::kStopId) output.stop_id = stop_id;
+  ++counts_.finished;
+  End(sequence, std::move(output));
+}
+
+void Core::Fail(Sequence& sequence, const std::string& message) {
+  Output output;
+  output.kind = Output::Kind::kFailed;
+  output.completion_tokens = sequence.generated();
+  output.message = message;
+  ++counts_.failed;
+  End(sequence, std::move(output));
+}
+
+void Core::End(Sequence& sequence, Output output) {
+  output.id = sequence.id;
+  output.prompt_tokens = sequence.prompt_tokens;
+  output.times = sequence.times;
+  outputs_.push_back(std::move(output));
+  if (sequence.admitted()) {
+    ReleasePlace(sequence);
+  } else {
+    queue_.Remove(sequence.id);
+  }
+  sequences_.erase(sequence.id);
+}
+
+void Core::ReleasePlace(Sequence& sequence) {
+  for (uint32_t page : sequence.pages) pages_.Return(page);
+  sequence.pages.clear();
+  slots_.Return(sequence.slot);
+  closes_.push_back(sequence.seq_uid);
+  running_.erase(std::find(running_.begin(), running_.end(), &sequence));
+  sequence.state = SequenceState::kQueued;
+}
+
+void Core::FailAll(const std::string& message) {
+  admitting_ = false;
+  in_flight_step_ = 0;
+  in_flight_.clear();
+  std::vector<uint64_t> ids;
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (uint64_t id : ids) Fail(*sequences_.at(id), message);
+  assert(CheckInvariants().empty());
+}
+
+std::vector<Output> Core::TakeOutputs() {
+  return std::exchange(outputs_, {});
+}
+
+Ledger Core::GetLedger() const {
+  Ledger ledger = counts_;
+  ledger.running = static_cast<uint32_t>(running_.size());
+  ledger.waiting = static_cast<uint32_t>(queue_.size());
+  ledger.waiting_tokens = queue_.tokens();
+  ledger.slots_used = slots_.used();
+  ledger.slots_size = slots_.size();
+  ledger.pages_used = pages_.used();
+  ledger.pages_size = pages_.size();
+  ledger.steps = next_step_ - 1;
+  return ledger;
+}
+
+std::string Core::CheckInvariants() const {
+  std::vector<bool> page_seen(pages_.size(), false);
+  std::vector<bool> slot_seen(slots_.size(), false);
+  uint32_t pages_held = 0;
+  uint64_t queued = 0;
+  for (const auto& [id, owned] : sequences_) {
+    const Sequence& sequence = *owned;
+    const std::string name = "sequence " + Num(id);
+    if (sequence.state == SequenceState::kQueued) {
+      ++queued;
+      if (!sequence.pages.empty()) return name + " waits and holds pages";
+      continue;
+    }
+    if (std::find(running_.begin(), running_.end(), &sequence) == running_.end()) {
+      return name + " is admitted but not in the running list";
+    }
+    if (slot_seen[sequence.slot]) return "slot " + Num(sequence.slot) + " has two owners";
+    if (!slots_.IsTaken(sequence.slot)) return "slot " + Num(sequence.slot) + " is held and free";
+    slot_seen[sequence.slot] = true;
+    for (uint32_t page : sequence.pages) {
+      if (page_seen[page]) return "page " + Num(page) + " has two owners";
+      if (!pages_.IsTaken(page)) return "page " + Num(page) + " is held and free";
+      page_seen[page] = true;
+      ++pages_held;
+    }
+    if (sequence.pages.size() < PagesFor(sequence.absorbed)) {
+      return name + " has absorbed more tokens than its pages hold";
+    }
+    if (sequence.state == SequenceState::kDecode &&
+        sequence.absorbed + 1 != sequence.tokens.size()) {
+      return name + " decodes, but its last token is not the only one left to absorb";
+    }
+    // A step serves at least one prompt, and whoever waits longest comes first.
+    if (next_step_ - 1 - sequence.last_progress_step > slots_.size()) {
+      return name + " is admitted and made no progress for " +
+             Num(next_step_ - 1 - sequence.last_progress_step) + " steps";
+    }
+  }
+  if (pages_held != pages_.used()) {
+    return Num(pages_.used()) + " pages are taken, " + Num(pages_held) + " have an owner";
+  }
+  if (running_.size() != slots_.used()) {
+    return Num(slots_.used()) + " slots are taken by " + Num(running_.size()) + " sequences";
+  }
+  if (queued != queue_.size()) {
+    return Num(queued) + " sequences wait, the queue holds " + Num(queue_.size());
+  }
+  const uint64_t ended = counts_.finished + counts_.cancelled + counts_.failed;
+  if (running_.size() + queue_.size() + ended != counts_.accepted) {
+    return "running + waiting + ended is not the number of accepted requests";
+  }
+  if (in_flight_step_ != 0 && in_flight_step_ + 1 != next_step_) {
+    return "step " + Num(in_flight_step_) + " is in flight, the next one is " + Num(next_step_);
+  }
+  return "";
+}
+
+}  // namespace quartet::coordinator

@@ -1,0 +1,142 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_CORE_CORE_H_
+#define QUARTET_SERVICES_COORDINATOR_CORE_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "services/coordinator/core/free_pool.h"
+#include "services/coordinator/core/queue.h"
+#include "services/coordinator/core/sequence.h"
+#include "services/coordinator/core/types.h"
+
+namespace quartet::coordinator {
+
+// Decides what the workers do next and what each request is told. Pure: it has no clock, thread or
+// socket, and its memory is bounded by the limits of its configuration. Time comes in as an
+// argument and only stamps outputs. Not thread safe: one thread owns it.
+//
+//   QUEUED -> PREFILL -> DECODE -> FINISHED | CANCELLED | FAILED
+//     ^----------+---------+ preempted, recomputed later
+//
+// Every accepted request gets exactly one terminal output, and its slot and pages are free again in
+// that same transition. They are given out again by a later plan only, which the workers run after
+// everything that may still touch them.
+//
+// Each step gives every decoding sequence its row first; what is left of the token budget goes to
+// chunks of prompts, and a queued request is admitted when there is a slot, room for all of its
+// tokens, and budget for its first chunk. When a sequence needs a page and none is free, the
+// youngest one gives up its place and is computed again later from prompt and sampled tokens.
+// Nothing of it is given out twice, and as the draw of a token depends on seed, choice and position
+// alone, its text does not change.
+class Core {
+ public:
+  // ConfigError(config) must be empty.
+  explicit Core(const CoreConfig& config);
+
+  SubmitOutcome OnSubmit(Request request, TimeUs now);
+
+  // Nothing happens if the request has ended already.
+  void OnCancel(uint64_t id);
+
+  enum class TruncateOutcome {
+    kDone,
+    kEnded,   // the request had its terminal output before
+    kBeyond,  // more tokens than were sampled: nothing happened
+  };
+  // Of the sampled tokens the first n_tokens count; the request is finished.
+  TruncateOutcome OnTruncate(uint64_t id, uint32_t n_tokens);
+
+  // The next step, or closes alone (see StepPlan), or nothing to do. Nothing while a step is in
+  // flight.
+  std::optional<StepPlan> PlanStep(TimeUs now);
+
+  // The agreed result of the step in flight. False, and nothing happens, for any other epoch or
+  // step.
+  bool OnStepResult(const StepOutcome& outcome, TimeUs now);
+
+  // The workers are lost: every open request fails with this message, the step in flight is
+  // forgotten and nothing is admitted any more.
+  void FailAll(const std::string& message);
+
+  // From here on OnSubmit answers kUnavailable. What is open goes on.
+  void StopAdmissions() { admitting_ = false; }
+
+  // What happened since the last call, in order.
+  std::vector<Output> TakeOutputs();
+
+  Ledger GetLedger() const;
+  bool step_in_flight() const { return in_flight_step_ != 0; }
+  const CoreConfig& config() const { return config_; }
+
+  // Walks everything and says what does not add up; empty if all is well. Cheap enough for every
+  // step of a test or a debug build: linear in pages and sequences.
+  std::string CheckInvariants() const;
+
+ private:
+  struct InFlightRow {
+    uint64_t id = 0;
+    uint64_t seq_uid = 0;
+    uint32_t n_tokens = 0;
+    bool sample = false;
+    uint32_t position = 0;
+    uint32_t n_targets = 0;
+  };
+  // A row of the plan in the making.
+  struct DraftRow {
+    Sequence* sequence = nullptr;
+    uint32_t n_tokens = 0;
+    uint32_t first_new_page = 0;  // index into the sequence's page table
+  };
+
+  std::string RequestError(const Request& request) const;
+  uint32_t PagesFor(uint64_t tokens) const;
+  uint32_t ChunkSize(uint32_t remaining, uint32_t budget) const;
+
+  // Planning.
+  void DraftDecodeRows();
+  void DraftPrefillRows();
+  void AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens);
+  bool GrowPages(Sequence& sequence, uint64_t tokens);
+  void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page);
+  PlanRow MakeRow(const DraftRow& draft);
+
+  // Transitions.
+  void Preempt(Sequence& sequence);
+  void ReleasePlace(Sequence& sequence);
+  void Finish(Sequence& sequence, FinishReason reason, uint32_t completion_tokens, int32_t stop_id);
+  void Fail(Sequence& sequence, const std::string& message);
+  void End(Sequence& sequence, Output output);
+
+  void ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now);
+  std::optional<FinishReason> StopReason(const Sequence& sequence, int32_t token) const;
+
+  const CoreConfig config_;
+  bool admitting_ = true;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;  // in order of arrival; the last one is the youngest
+  RequestQueue queue_;
+  FreePool slots_;
+  FreePool pages_;
+
+  uint64_t next_id_ = 1;
+  uint64_t next_seq_uid_ = 1;
+  uint64_t next_step_ = 1;
+  uint64_t in_flight_step_ = 0;  // 0 = none
+  std::vector<InFlightRow> in_flight_;
+
+  std::vector<DraftRow> draft_;
+  uint32_t budget_ = 0;
+  bool preempted_ = false;  // in the plan in the making
+
+  std::vector<uint64_t> closes_;
+  std::vector<Output> outputs_;
+  Ledger counts_;  // its counters only; the gauges are read from the tables
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_CORE_CORE_H_

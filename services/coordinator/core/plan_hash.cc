@@ -1,0 +1,54 @@
+#include "services/coordinator/core/plan_hash.h"
+
+namespace quartet::coordinator {
+namespace {
+
+class Hasher {
+ public:
+  void Add(uint64_t value) {
+    // One round of the splitmix64 finaliser per word: every bit of input reaches every bit of
+    // state.
+    state_ += value + 0x9e3779b97f4a7c15u;
+    state_ = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9u;
+    state_ = (state_ ^ (state_ >> 27)) * 0x94d049bb133111ebu;
+    state_ ^= state_ >> 31;
+  }
+  template <typename T>
+  void AddAll(const std::vector<T>& values) {
+    Add(values.size());
+    for (const T& value : values) Add(static_cast<uint64_t>(value));
+  }
+  uint64_t state() const { return state_; }
+
+ private:
+  uint64_t state_ = 0;
+};
+
+}  // namespace
+
+uint64_t PlanHash(const StepPlan& plan) {
+  Hasher hash;
+  hash.Add(plan.epoch);
+  hash.Add(plan.step_id);
+  hash.Add(plan.rows.size());
+  for (const PlanRow& row : plan.rows) {
+    hash.Add(row.seq_uid);
+    hash.Add(row.slot);
+    hash.Add(static_cast<uint64_t>(row.kind));
+    hash.AddAll(row.tokens);
+    hash.Add(row.from_device);
+    hash.Add(row.position);
+    hash.Add(row.n_tokens);
+    hash.Add(row.draft_tokens);
+    hash.AddAll(row.new_pages);
+    hash.Add(row.sample);
+    hash.AddAll(row.logprob_targets);
+    hash.Add(row.want_logprob);
+    hash.Add(row.draft);
+    hash.Add(static_cast<uint64_t>(row.mtp_next));
+    hash.Add(row.draft_chain);
+  }
+  return hash.state();
+}
+
+}  // namespace quartet::coordinator

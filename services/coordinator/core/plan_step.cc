@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "services/coordinator/core/core.h"
+#include "services/coordinator/core/plan_hash.h"
+
+// The planning half of the core: who gets a row in the next step.
+
+namespace quartet::coordinator {
+
+uint32_t Core::PagesFor(uint64_t tokens) const {
+  return static_cast<uint32_t>((tokens + config_.page_tokens - 1) / config_.page_tokens);
+}
+
+uint32_t Core::ChunkSize(uint32_t remaining, uint32_t budget) const {
+  uint32_t limit = budget;
+  if (config_.prefill_chunk != 0) limit = std::min(limit, config_.prefill_chunk);
+  if (remaining <= limit) return remaining;
+  return limit / kChunkMultiple * kChunkMultiple;
+}
+
+std::optional<StepPlan> Core::PlanStep(TimeUs now) {
+  if (in_flight_step_ != 0) return std::nullopt;
+  StepPlan plan;
+  plan.epoch = config_.epoch;
+  plan.deadline_ms = config_.step_deadline_ms;
+
+  budget_ = config_.max_num_batched_tokens;
+  draft_.clear();
+  preempted_ = false;
+  DraftDecodeRows();
+  DraftPrefillRows();
+  AdmitQueued(now, plan.opens);
+
+  plan.closes = std::exchange(closes_, {});
+  if (draft_.empty()) {
+    if (plan.closes.empty()) return std::nullopt;
+    return plan;
+  }
+  plan.step_id = next_step_++;
+  in_flight_step_ = plan.step_id;
+  in_flight_.clear();
+  for (const DraftRow& draft : draft_) plan.rows.push_back(MakeRow(draft));
+  plan.plan_hash = PlanHash(plan);
+  assert(CheckInvariants().empty());
+  return plan;
+}
+
+void Core::DraftDecodeRows() {
+  // Growing may remove sequences from the end of the list, never the ones before this one.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.state != SequenceState::kDecode) continue;
+    const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
+    if (!GrowPages(sequence, sequence.absorbed + 1)) break;  // it was the youngest itself
+    AddDraft(sequence, 1, first_new_page);
+  }
+}
+
+void Core::DraftPrefillRows() {
+  std::vector<Sequence*> prefilling;
+  for (Sequence* sequence : running_) {
+    if (sequence->state == SequenceState::kPrefill) prefilling.push_back(sequence);
+  }
+  // Oldest first, unless somebody got nothing in the last step: then it is that one's turn.
+  std::stable_sort(prefilling.begin(), prefilling.end(), [](const Sequence* a, const Sequence* b) {
+    return a->last_progress_step < b->last_progress_step;
+  });
+  for (Sequence* sequence : prefilling) {
+    if (sequence->state != SequenceState::kPrefill) continue;  // preempted for one before it
+    const auto remaining = static_cast<uint32_t>(sequence->tokens.size()) - sequence->absorbed;
+    const uint32_t chunk = ChunkSize(remaining, budget_);
+    if (chunk == 0) continue;
+    const auto first_new_page = static_cast<uint32_t>(sequence->pages.size());
+    if (!GrowPages(*sequence, sequence->absorbed + chunk)) continue;
+    AddDraft(*sequence, chunk, first_new_page);
+  }
+}
+
+void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
+  if (preempted_) return;  // pages are short: let the older ones use what was freed for them
+  while (!queue_.empty() && slots_.free() > 0) {
+    Sequence& sequence = *sequences_.at(queue_.Front().id);
+    const uint32_t chunk = ChunkSize(static_cast<uint32_t>(sequence.tokens.size()), budget_);
+    if (chunk == 0) return;
+    // All of its tokens and the first sampled one, beside what running prompts will still take and
+    // a page of growth for everybody: who is admitted is not thrown out again at once.
+    uint64_t needed = PagesFor(sequence.tokens.size() + 1);
+    for (const Sequence* other : running_) {
+      needed += 1;
+      if (other->state != SequenceState::kPrefill) continue;
+      const uint32_t whole = PagesFor(other->tokens.size() + 1);
+      needed += whole - std::min<uint32_t>(whole, static_cast<uint32_t>(other->pages.size()));
+    }
+    if (needed > pages_.free()) return;
+
+    queue_.PopFront();
+    sequence.state = SequenceState::kPrefill;
+    sequence.seq_uid = next_seq_uid_++;
+    sequence.slot = *slots_.Take();
+    running_.insert(
+        std::upper_bound(running_.begin(), running_.end(), &sequence,
+                         [](const Sequence* a, const Sequence* b) { return a->id < b->id; }),
+        &sequence);
+    const bool grown = GrowPages(sequence, chunk);
+    assert(grown);
+    (void)grown;
+    AddDraft(sequence, chunk, 0);
+
+    SequenceOpen open;
+    open.seq_uid = sequence.seq_uid;
+    open.slot = sequence.slot;
+    open.sampling = sequence.request.sampling;
+    open.end_ids = sequence.request.end_ids;
+    open.first_padding_id = sequence.request.first_padding_id;
+    open.prompt_tokens = sequence.prompt_tokens;
+    opens.push_back(std::move(open));
+
+    if (sequence.admitted_before) continue;
+    sequence.admitted_before = true;
+    sequence.times.admitted = now;
+    Output output;
+    output.id = sequence.id;
+    output.kind = Output::Kind::kAdmitted;
+    output.prompt_tokens = sequence.prompt_tokens;
+    output.times = sequence.times;
+    outputs_.push_back(std::move(output));
+  }
+}
+
+bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
+  const uint32_t wanted = PagesFor(tokens);
+  while (sequence.pages.size() < wanted) {
+    if (std::optional<uint32_t> page = pages_.Take()) {
+      sequence.pages.push_back(*page);
+      continue;
+    }
+    Sequence& youngest = *running_.back();
+    const bool itself = &youngest == &sequence;
+    // A sequence that runs alone always fits: the pool holds one full context.
+    assert(!itself || running_.size() > 1);
+    Preempt(youngest);
+    if (itself) return false;
+  }
+  return true;
+}
+
+void Core::Preempt(Sequence& sequence) {
+  auto row = std::find_if(draft_.begin(), draft_.end(),
+                          [&](const DraftRow& draft) { return draft.sequence == &sequence; });
+  if (row != draft_.end()) {
+    budget_ += row->n_tokens;
+    draft_.erase(row);
+  }
+  ReleasePlace(sequence);
+  sequence.absorbed = 0;
+  queue_.PushPreempted({sequence.id, sequence.tokens.size()});
+  ++counts_.preemptions;
+  preempted_ = true;
+}
+
+void Core::AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page) {
+  assert(n_tokens > 0 && n_tokens <= budget_);
+  budget_ -= n_tokens;
+  draft_.push_back({&sequence, n_tokens, first_new_page});
+}
+
+PlanRow Core::MakeRow(const DraftRow& draft) {
+  Sequence& sequence = *draft.sequence;
+  PlanRow row;
+  row.seq_uid = sequence.seq_uid;
+  row.slot = sequence.slot;
+  row.position = sequence.absorbed;
+  row.n_tokens = draft.n_tokens;
+  row.new_pages.assign(sequence.pages.begin() + draft.first_new_page, sequence.pages.end());
+  const uint32_t end = sequence.absorbed + draft.n_tokens;
+  row.sample = end == sequence.tokens.size();
+  row.want_logprob = row.sample && sequence.request.logprobs;
+  if (sequence.state == SequenceState::kDecode) {
+    row.kind = PlanRow::Kind::kDecode;
+    row.from_device = true;
+  } else {
+    row.kind = PlanRow::Kind::kPrefill;
+    row.tokens.assign(sequence.tokens.begin() + sequence.absorbed, sequence.tokens.begin() + end);
+    // Only tokens of the prompt have a target, and the one after the row's last token is known too
+    // unless the prompt ends with it.
+    const uint32_t target_end = std::min(end, sequence.prompt_tokens - 1);
+    if (sequence.request.prompt_logprobs && target_end > sequence.prompt_logprobs_sent &&
+        target_end > sequence.absorbed) {
+      row.logprob_targets.assign(sequence.tokens.begin() + sequence.absorbed + 1,
+                                 sequence.tokens.begin() + target_end + 1);
+    }
+  }
+  assert(static_cast<uint64_t>(sequence.pages.size()) * config_.page_tokens >= end);
+  sequence.last_progress_step = in_flight_step_;
+  in_flight_.push_back({sequence.id, row.seq_uid, row.n_tokens, row.sample, row.position,
+                        static_cast<uint32_t>(row.logprob_targets.size())});
+  return row;
+}
+
+}  // namespace quartet::coordinator

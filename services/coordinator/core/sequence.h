@@ -1,0 +1,49 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_CORE_SEQUENCE_H_
+#define QUARTET_SERVICES_COORDINATOR_CORE_SEQUENCE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "services/coordinator/core/types.h"
+
+namespace quartet::coordinator {
+
+// A request is in one of these, and leaves the table in the transition to a terminal state. REFUSED
+// is answered by OnSubmit and never enters the table.
+enum class SequenceState {
+  kQueued,   // holds nothing; also after a preemption
+  kPrefill,  // admitted: holds a slot and pages; part of its tokens are absorbed
+  kDecode,   // all tokens but the last sampled one are absorbed
+};
+
+struct Sequence {
+  uint64_t id = 0;  // in order of arrival
+  Request request;
+  SequenceState state = SequenceState::kQueued;
+
+  // The prompt, then what was sampled. All of it was given out.
+  std::vector<int32_t> tokens;
+  uint32_t prompt_tokens = 0;
+  uint32_t absorbed = 0;  // tokens in the workers' state and pages
+  uint32_t max_tokens = 0;
+
+  // Valid while admitted. The workers know the sequence by seq_uid; it gets a fresh one with every
+  // admission, because a number is never reused after its close.
+  uint64_t seq_uid = 0;
+  uint32_t slot = 0;
+  std::vector<uint32_t> pages;
+  uint64_t last_progress_step = 0;
+
+  uint32_t prompt_logprobs_sent = 0;
+  bool admitted_before = false;
+  bool prompt_counted = false;
+  RequestTimes times;
+
+  uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
+  bool admitted() const { return state != SequenceState::kQueued; }
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_CORE_SEQUENCE_H_

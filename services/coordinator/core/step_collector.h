@@ -1,0 +1,61 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_CORE_STEP_COLLECTOR_H_
+#define QUARTET_SERVICES_COORDINATOR_CORE_STEP_COLLECTOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/coordinator/core/types.h"
+
+namespace quartet::coordinator {
+
+// Gathers the answers of all ranks to one step and compares their agreement hashes: a step is done
+// only when every rank has answered and all hashes are equal. One step at a time. Not thread safe.
+class StepCollector {
+ public:
+  explicit StepCollector(uint32_t ranks);
+
+  struct Answer {
+    uint64_t epoch = 0;
+    uint64_t step_id = 0;
+    uint32_t rank = 0;
+    uint64_t agreement_hash = 0;
+    std::string error;
+    std::vector<RowOutcome> rows;  // rank 0 only
+  };
+
+  struct Verdict {
+    enum class Kind {
+      kWaiting,   // other ranks are missing
+      kIgnored,   // of another epoch or step, or a second answer of the same rank
+      kComplete,  // `outcome` may be given out
+      kMismatch,  // hashes differ: nothing of this step may leave
+      kError,     // a rank could not run the step
+    };
+    Kind kind = Kind::kWaiting;
+    StepOutcome outcome;
+    std::string message;
+  };
+
+  // Starts to wait for a step; whatever was open before is forgotten.
+  void Begin(uint64_t epoch, uint64_t step_id);
+  Verdict Add(Answer answer);
+
+  bool waiting() const { return waiting_; }
+  // Ranks that have not answered the open step.
+  std::vector<uint32_t> MissingRanks() const;
+
+ private:
+  struct Slot {
+    bool present = false;
+    uint64_t hash = 0;
+  };
+  std::vector<Slot> answers_;
+  bool waiting_ = false;
+  StepOutcome outcome_;
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_CORE_STEP_COLLECTOR_H_

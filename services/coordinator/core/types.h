@@ -1,0 +1,216 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_
+#define QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The plain structs that go in and out of the coordinator's core. They mirror the wire messages
+// without depending on them, so that the core runs the same in production, in a simulator and in a
+// replay.
+
+namespace quartet::coordinator {
+
+using TimeUs = int64_t;  // microseconds of whatever clock the driver uses; only differences count
+
+// A chunk of a prompt has a multiple of this many tokens, unless it is the prompt's last one.
+inline constexpr uint32_t kChunkMultiple = 64;
+
+struct CoreConfig {
+  uint64_t epoch = 1;
+  uint32_t vocab_size = 0;
+  uint32_t max_model_len = 0;  // tokens of prompt and answer together
+  uint32_t slots = 0;          // live states = sequences that run at once
+  uint32_t pages = 0;
+  uint32_t page_tokens = 256;
+  uint32_t max_num_batched_tokens = 512;  // of all rows of a step
+  uint32_t prefill_chunk = 0;             // limit of one chunk; 0 = the token budget alone
+  uint32_t max_queued_requests = 64;
+  uint64_t max_queued_tokens = 524288;
+  uint32_t step_deadline_ms = 60000;
+};
+
+// Says what is wrong with a configuration; empty if nothing is.
+std::string ConfigError(const CoreConfig& config);
+
+struct Sampling {
+  float temperature = 0;
+  float top_p = 1;
+  int32_t top_k = 0;
+  float min_p = 0;
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint32_t min_tokens = 0;
+};
+
+struct Request {
+  std::string request_id;
+  std::vector<int32_t> prompt_ids;
+  Sampling sampling;
+  uint32_t max_tokens = 0;  // 0 = what is left of the context
+  std::vector<int32_t> end_ids;
+  std::vector<int32_t> stop_ids;
+  int32_t first_padding_id = 0;  // ids from here on are never sampled; 0 = none
+  bool prompt_logprobs = false;
+  bool logprobs = false;
+  bool ignore_eos = false;
+};
+
+struct SubmitOutcome {
+  enum class Kind {
+    kAccepted,
+    kInvalid,      // the request can never be served; `message` says what would be right
+    kQueueFull,    // later, perhaps
+    kUnavailable,  // admissions are stopped
+  };
+  Kind kind = Kind::kAccepted;
+  uint64_t id = 0;  // names the request in every later call and output; never reused
+  std::string message;
+};
+
+// ---- what the workers are told ---------------------------------------------------------------
+
+struct SequenceOpen {
+  uint64_t seq_uid = 0;
+  uint32_t slot = 0;
+  Sampling sampling;
+  std::vector<int32_t> end_ids;
+  int32_t first_padding_id = 0;
+  uint32_t prompt_tokens = 0;
+};
+
+struct SnapshotExport {
+  uint32_t offset = 0;
+  uint32_t snapshot = 0;
+};
+
+struct PlanRow {
+  enum class Kind { kPrefill, kDecode, kVerify };
+  uint64_t seq_uid = 0;
+  uint32_t slot = 0;
+  Kind kind = Kind::kPrefill;
+  std::vector<int32_t> tokens;  // empty with from_device
+  bool from_device = false;     // the token last drawn for this sequence
+  uint32_t position = 0;        // of the first token
+  uint32_t n_tokens = 0;
+  std::vector<uint32_t> new_pages;  // appended to the sequence's page table before this row
+  bool sample = false;
+  std::vector<int32_t> logprob_targets;  // [i] follows tokens[i]; may be shorter than tokens
+  bool want_logprob = false;
+  // Room for speculation and the prefix cache: filled by nobody yet.
+  uint32_t draft_tokens = 0;
+  std::vector<SnapshotExport> exports;
+  bool draft = false;
+  int32_t mtp_next = 0;
+  uint32_t draft_chain = 0;
+};
+
+struct Commit {
+  uint64_t seq_uid = 0;
+  uint32_t n_tokens = 0;
+};
+
+struct TierCopy {
+  std::string object;
+  std::string from;
+  std::string to;
+  std::string checksum;
+};
+
+// What all ranks are told at once: first the closes, then the opens, then the rows. Without rows
+// there is no step: nothing is answered and step_id is 0.
+struct StepPlan {
+  uint64_t epoch = 0;
+  uint64_t step_id = 0;
+  uint32_t deadline_ms = 0;
+  std::vector<uint64_t> closes;  // seq_uids
+  std::vector<SequenceOpen> opens;
+  std::vector<PlanRow> rows;
+  std::vector<Commit> commits;   // room for speculation
+  std::vector<TierCopy> copies;  // room for the cache tiers
+  uint64_t plan_hash = 0;
+};
+
+// ---- what comes back -------------------------------------------------------------------------
+
+struct RowOutcome {
+  uint64_t seq_uid = 0;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<float> target_logprobs;
+  std::vector<int32_t> drafts;
+  std::string error;  // only this row failed
+};
+
+struct StepOutcome {
+  uint64_t epoch = 0;
+  uint64_t step_id = 0;
+  std::vector<RowOutcome> rows;
+};
+
+// ---- what requests are told ------------------------------------------------------------------
+
+enum class FinishReason { kEndToken, kStopId, kLength, kTruncated };
+
+// When a request reached each stage; 0 = not yet.
+struct RequestTimes {
+  TimeUs submitted = 0;
+  TimeUs admitted = 0;
+  TimeUs first_token = 0;
+  TimeUs last_token = 0;
+};
+
+struct Output {
+  enum class Kind {
+    kAdmitted,
+    kTokens,
+    kFinished,   // terminal
+    kCancelled,  // terminal
+    kFailed,     // terminal
+  };
+  uint64_t id = 0;
+  Kind kind = Kind::kTokens;
+  std::vector<int32_t> tokens;         // kTokens
+  std::vector<float> logprobs;         // kTokens, as tokens
+  std::vector<float> prompt_logprobs;  // kTokens: the next piece
+  FinishReason reason = FinishReason::kLength;
+  int32_t stop_id = 0;
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  uint32_t cached_tokens = 0;  // until there is a prefix cache, 0
+  std::string message;         // kFailed
+  RequestTimes times;          // as before this output; kTokens: after it
+  TimeUs previous_token = 0;   // kTokens: when the token before came; 0 = this is the first
+
+  bool terminal() const {
+    return kind == Kind::kFinished || kind == Kind::kCancelled || kind == Kind::kFailed;
+  }
+};
+
+// The core's ledger: gauges are read from it, never counted beside it.
+struct Ledger {
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  uint64_t waiting_tokens = 0;
+  uint32_t slots_used = 0;
+  uint32_t slots_size = 0;
+  uint32_t pages_used = 0;
+  uint32_t pages_size = 0;
+  uint64_t accepted = 0;
+  uint64_t finished = 0;
+  uint64_t cancelled = 0;
+  uint64_t failed = 0;
+  uint64_t preemptions = 0;
+  uint64_t steps = 0;             // planned
+  uint64_t prompt_tokens = 0;     // of requests whose prompt is absorbed, each counted once
+  uint64_t generated_tokens = 0;  // sampled and given out
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_

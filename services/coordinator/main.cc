@@ -1,0 +1,174 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "services/common/admin_server.h"
+#include "services/common/log.h"
+#include "services/common/metrics.h"
+#include "services/common/process.h"
+#include "services/common/status_channel.h"
+#include "services/coordinator/rpc/engine.h"
+#include "services/coordinator/rpc/segment_files.h"
+#include "services/coordinator/rpc/server.h"
+
+// quartet-coordinator: owns the requests of one engine and tells its shard workers what to do.
+// Exit codes: 0 after SIGTERM or SIGINT, 1 when it could not start or could not go on, 2 for flags.
+
+namespace quartet::coordinator {
+namespace {
+
+constexpr absl::Duration kAnswerTime = absl::Seconds(3);
+// Calls are answered by then; this is for connections whose peer is slow to close.
+constexpr absl::Duration kShutdownGrace = absl::Milliseconds(100);
+
+struct Flags {
+  std::vector<std::string> listen = {"127.0.0.1:7000"};
+  std::string listen_admin;
+  std::string log_level = "info";
+  int status_fd = -1;
+  bool die_with_parent = false;
+  EngineOptions engine;
+};
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "host";
+  return name;
+}
+
+std::string LimitsLine(const EngineOptions& options) {
+  return absl::StrCat("limits: tensor_parallel_size=", options.tensor_parallel_size,
+                      " max_model_len=",
+                      options.max_model_len == 0 ? std::string("min(131072, model)")
+                                                 : absl::StrCat(options.max_model_len),
+                      " max_num_seqs=", options.max_num_seqs,
+                      " max_num_batched_tokens=", options.max_num_batched_tokens,
+                      " prefill_chunk=", options.prefill_chunk,
+                      " max_queued_requests=", options.max_queued_requests,
+                      " max_queued_tokens=", options.max_queued_tokens,
+                      " step_deadline_ms=", options.step_deadline_ms,
+                      " stream_buffer_bytes=", options.stream_buffer_bytes,
+                      " slow_client_timeout_ms=", options.slow_client_timeout_ms,
+                      " client_streams=", options.max_client_streams(),
+                      " workers=", options.max_workers, " epoch=", options.epoch);
+}
+
+int Fail(const StatusChannel& status, const std::string& message) {
+  LogError(message);
+  status.Error(message);
+  return 1;
+}
+
+int Run(Flags flags) {
+  const StatusChannel status(flags.status_fd);
+  if (std::string error = OptionsError(flags.engine); !error.empty()) return Fail(status, error);
+
+  // Grows with every start, so that no two lives of an engine share an epoch.
+  flags.engine.epoch = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
+
+  std::unique_ptr<Metrics> metrics = MakeMetrics();
+  // The segment's name needs the bound address, and the engine needs the name: the name is made
+  // from the address as given, and from the process when the port is left to the system.
+  std::string identity = absl::StrCat(HostName(), "-", flags.listen.front());
+  if (absl::EndsWith(flags.listen.front(), ":0")) absl::StrAppend(&identity, "-", getpid());
+  const std::string prefix = SegmentPrefix(identity);
+  if (absl::Status prepared = PrepareSegmentFolder(flags.engine.segment_folder, prefix);
+      !prepared.ok()) {
+    return Fail(status, std::string(prepared.message()));
+  }
+  flags.engine.segment_name = absl::StrCat(prefix, flags.engine.epoch);
+
+  std::atomic<bool> failed{false};
+  Engine engine(flags.engine, metrics.get(), &status, [&failed](const std::string&) {
+    failed = true;
+    RequestShutdown();
+  });
+  const auto expose = [&metrics] { return metrics->Expose(); };
+  auto server = StartServer(flags.listen, &engine, expose);
+  if (!server.ok()) return Fail(status, std::string(server.status().message()));
+
+  std::unique_ptr<AdminServer> admin;
+  if (!flags.listen_admin.empty()) {
+    auto started = StartAdminServer(
+        flags.listen_admin,
+        AdminHandlers{expose, [&engine] { return engine.Snapshot().not_ready_reason; }});
+    if (!started.ok()) {
+      return Fail(status, absl::StrCat("--listen-admin ", flags.listen_admin, ": ",
+                                       started.status().message()));
+    }
+    admin = *std::move(started);
+  }
+  LogInfo(LimitsLine(flags.engine));
+  engine.Start();
+  for (const std::string& address : (*server)->addresses()) {
+    LogInfo(absl::StrCat("gateways and workers may dial ", address));
+    status.Listening("grpc", address);
+  }
+  if (admin != nullptr) status.Listening("admin", admin->address());
+
+  const int signal = WaitForShutdown();
+  if (signal != 0) LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  engine.Shutdown();
+  (*server)->AwaitAnswered(kAnswerTime);
+  (*server)->Shutdown(kShutdownGrace);
+  return failed ? 1 : 0;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  EngineOptions& engine = flags.engine;
+  CLI::App app("Quartet coordinator: requests, plans and results of one engine");
+  const auto option = [&app](const char* name, auto& value, const char* help) {
+    std::string variable = absl::StrCat("QUARTET_", name + 2);
+    for (char& c : variable) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    return app.add_option(name, value, help)->envname(variable)->capture_default_str();
+  };
+  option("--listen", flags.listen,
+         "host:port or unix:/path for gateways and workers; several with commas")
+      ->delimiter(',');
+  option("--listen-admin", flags.listen_admin, "host:port of /metrics, /livez, /readyz");
+  option("--log-level", flags.log_level, "debug, info, warning or error");
+  option("--status-fd", flags.status_fd, "file descriptor for progress events; -1 = none");
+  app.add_flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends")
+      ->envname("QUARTET_DIE_WITH_PARENT");
+  option("--tensor-parallel-size", engine.tensor_parallel_size, "number of shard workers");
+  option("--max-model-len", engine.max_model_len,
+         "context in tokens; 0 = min(131072, what the model has)");
+  option("--max-num-seqs", engine.max_num_seqs, "sequences that run at once");
+  option("--max-num-batched-tokens", engine.max_num_batched_tokens, "tokens of one step");
+  option("--prefill-chunk", engine.prefill_chunk,
+         "most prompt tokens of one sequence in a step, a multiple of 64; 0 = the token budget");
+  option("--max-queued-requests", engine.max_queued_requests, "requests that may wait");
+  option("--max-queued-tokens", engine.max_queued_tokens, "prompt tokens that may wait");
+  option("--segment-folder", engine.segment_folder,
+         "folder of the ranks' shared memory; every local rank must see it");
+  option("--step-deadline-ms", engine.step_deadline_ms, "a rank that needs longer is lost");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (flags.die_with_parent) DieWithParent();
+  if (!InitLogging("coordinator", flags.log_level)) {
+    return Fail(StatusChannel(flags.status_fd),
+                absl::StrCat("--log-level is ", flags.log_level,
+                             "; it must be debug, info, warning or error"));
+  }
+  BlockShutdownSignals();
+  return Run(std::move(flags));
+}
+
+}  // namespace
+}  // namespace quartet::coordinator
+
+int main(int argc, char** argv) {
+  return quartet::coordinator::Main(argc, argv);
+}

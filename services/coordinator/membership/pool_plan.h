@@ -1,0 +1,56 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_MEMBERSHIP_POOL_PLAN_H_
+#define QUARTET_SERVICES_COORDINATOR_MEMBERSHIP_POOL_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quartet::coordinator {
+
+// What one worker's memory holds at one tensor-parallel size; bytes of one rank.
+struct MemoryOffer {
+  uint32_t tensor_parallel_size = 0;
+  uint64_t budget_bytes = 0;
+  uint64_t weight_bytes = 0;
+  uint64_t slot_bytes = 0;
+  uint64_t page_bytes = 0;
+  uint64_t activation_bytes_per_token = 0;
+  uint32_t page_tokens = 0;
+};
+
+struct PoolLimits {
+  uint32_t max_num_seqs = 4;
+  uint32_t max_num_batched_tokens = 512;
+  uint32_t max_model_len = 0;  // as asked for; 0 = the default
+  uint32_t max_position_embeddings = 0;
+};
+
+struct PoolPlan {
+  uint32_t slots = 0;
+  uint32_t pages = 0;
+  uint32_t page_tokens = 0;
+  uint32_t max_model_len = 0;
+};
+
+inline constexpr uint32_t kDefaultMaxModelLen = 131072;
+
+// The context length: what was asked for, or min(131072, max_position_embeddings). More than the
+// model has positions is an error.
+absl::StatusOr<uint32_t> ResolveMaxModelLen(const PoolLimits& limits);
+
+// The pools that every rank can hold. Of each offer: weights, activations and max_num_seqs slots
+// first, pages with the rest, never more than max_num_seqs full contexts; then the minimum over
+// ranks, because pools are equal everywhere. `offers` has one entry per rank, all of the same
+// tensor-parallel size. If not even one full context fits: an error with the figures of the
+// tightest rank and the largest --max-model-len that would fit.
+absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,
+                                   const PoolLimits& limits);
+
+// OK if a worker with this offer can take a rank in an engine whose pools are already agreed.
+absl::Status FitsPools(const MemoryOffer& offer, const PoolPlan& plan, const PoolLimits& limits);
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_MEMBERSHIP_POOL_PLAN_H_

@@ -1,0 +1,200 @@
+#include "services/coordinator/rpc/convert.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace quartet::coordinator {
+namespace {
+
+Sampling ToSampling(const v1::SamplingParams& params) {
+  Sampling sampling;
+  sampling.temperature = params.temperature();
+  sampling.top_p = params.top_p() == 0 ? 1 : params.top_p();
+  sampling.top_k = params.top_k();
+  sampling.min_p = params.min_p();
+  sampling.seed = params.seed();
+  sampling.choice = params.choice();
+  sampling.presence_penalty = params.presence_penalty();
+  sampling.frequency_penalty = params.frequency_penalty();
+  sampling.repetition_penalty = params.repetition_penalty() == 0 ? 1 : params.repetition_penalty();
+  for (const auto& [id, bias] : params.logit_bias()) sampling.logit_bias.emplace_back(id, bias);
+  sampling.min_tokens = params.min_tokens();
+  return sampling;
+}
+
+void ToParams(const Sampling& sampling, v1::SamplingParams* params) {
+  params->set_temperature(sampling.temperature);
+  params->set_top_p(sampling.top_p);
+  params->set_top_k(sampling.top_k);
+  params->set_min_p(sampling.min_p);
+  params->set_seed(sampling.seed);
+  params->set_choice(sampling.choice);
+  params->set_presence_penalty(sampling.presence_penalty);
+  params->set_frequency_penalty(sampling.frequency_penalty);
+  params->set_repetition_penalty(sampling.repetition_penalty);
+  for (const auto& [id, bias] : sampling.logit_bias) (*params->mutable_logit_bias())[id] = bias;
+  params->set_min_tokens(sampling.min_tokens);
+}
+
+v1::Row::Kind ToKind(PlanRow::Kind kind) {
+  switch (kind) {
+    case PlanRow::Kind::kPrefill:
+      return v1::Row::KIND_PREFILL;
+    case PlanRow::Kind::kDecode:
+      return v1::Row::KIND_DECODE;
+    case PlanRow::Kind::kVerify:
+      return v1::Row::KIND_VERIFY;
+  }
+  return v1::Row::KIND_UNSPECIFIED;
+}
+
+v1::Finished::Reason ToReason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEndToken:
+      return v1::Finished::REASON_END_TOKEN;
+    case FinishReason::kStopId:
+      return v1::Finished::REASON_STOP_ID;
+    case FinishReason::kLength:
+      return v1::Finished::REASON_LENGTH;
+    case FinishReason::kTruncated:
+      return v1::Finished::REASON_TRUNCATED;
+  }
+  return v1::Finished::REASON_UNSPECIFIED;
+}
+
+template <typename Repeated>
+auto ToVector(const Repeated& repeated) {
+  return std::vector<typename Repeated::value_type>(repeated.begin(), repeated.end());
+}
+
+}  // namespace
+
+Request ToRequest(const v1::Submit& submit) {
+  Request request;
+  request.request_id = submit.request_id();
+  request.prompt_ids = ToVector(submit.prompt_ids());
+  request.sampling = ToSampling(submit.sampling());
+  request.max_tokens = submit.max_tokens();
+  request.end_ids = ToVector(submit.end_ids());
+  request.stop_ids = ToVector(submit.stop_ids());
+  request.first_padding_id = submit.first_padding_id();
+  request.prompt_logprobs = submit.prompt_logprobs();
+  request.logprobs = submit.logprobs();
+  request.ignore_eos = submit.ignore_eos();
+  return request;
+}
+
+WorkerFacts ToWorkerFacts(const v1::Hello& hello) {
+  WorkerFacts facts;
+  facts.device_uuid = hello.device_uuid();
+  facts.build = hello.build();
+  facts.host = hello.host();
+  facts.previous_rank = hello.previous_rank();
+  facts.checkpoint_digest = hello.checkpoint_digest();
+  facts.model_name = hello.model().name();
+  facts.vocab_size = hello.model().vocab_size();
+  facts.num_layers = hello.model().num_layers();
+  facts.max_position_embeddings = hello.model().max_position_embeddings();
+  facts.hidden_size = hello.model().hidden_size();
+  facts.schema_version = hello.schema_version();
+  for (const v1::MemoryOffer& offer : hello.offers()) {
+    facts.offers.push_back({offer.tensor_parallel_size(), offer.budget_bytes(),
+                            offer.weight_bytes(), offer.slot_bytes(), offer.page_bytes(),
+                            offer.activation_bytes_per_token(), offer.page_tokens()});
+  }
+  return facts;
+}
+
+StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank) {
+  StepCollector::Answer answer;
+  answer.epoch = result.epoch();
+  answer.step_id = result.step_id();
+  answer.rank = rank;
+  answer.agreement_hash = result.agreement_hash();
+  answer.error = result.error();
+  if (result.rank() != rank) {
+    answer.error = absl::StrCat("its result says that it is of rank ", result.rank());
+  }
+  for (const v1::RowResult& row : result.rows()) {
+    answer.rows.push_back({row.seq_uid(), ToVector(row.tokens()), ToVector(row.logprobs()),
+                           ToVector(row.target_logprobs()), ToVector(row.drafts()), row.error()});
+  }
+  return answer;
+}
+
+v1::SequenceOpen ToProto(const SequenceOpen& open) {
+  v1::SequenceOpen message;
+  message.set_seq_uid(open.seq_uid);
+  message.set_slot(open.slot);
+  ToParams(open.sampling, message.mutable_sampling());
+  message.mutable_end_ids()->Add(open.end_ids.begin(), open.end_ids.end());
+  message.set_first_padding_id(open.first_padding_id);
+  message.set_prompt_tokens(open.prompt_tokens);
+  return message;
+}
+
+v1::StepPlan ToProto(const StepPlan& plan) {
+  v1::StepPlan message;
+  message.set_epoch(plan.epoch);
+  message.set_step_id(plan.step_id);
+  message.set_deadline_ms(plan.deadline_ms);
+  message.set_plan_hash(plan.plan_hash);
+  for (const PlanRow& row : plan.rows) {
+    v1::Row* out = message.add_rows();
+    out->set_seq_uid(row.seq_uid);
+    out->set_slot(row.slot);
+    out->set_kind(ToKind(row.kind));
+    out->mutable_tokens()->Add(row.tokens.begin(), row.tokens.end());
+    out->set_from_device(row.from_device);
+    out->set_position(row.position);
+    out->set_n_tokens(row.n_tokens);
+    out->set_draft_tokens(row.draft_tokens);
+    out->mutable_new_pages()->Add(row.new_pages.begin(), row.new_pages.end());
+    out->set_sample(row.sample);
+    out->mutable_logprob_targets()->Add(row.logprob_targets.begin(), row.logprob_targets.end());
+    out->set_want_logprob(row.want_logprob);
+    for (const SnapshotExport& snapshot : row.exports) {
+      v1::Export* exported = out->add_exports();
+      exported->set_offset(snapshot.offset);
+      exported->set_snapshot(snapshot.snapshot);
+    }
+    out->set_draft(row.draft);
+    out->set_mtp_next(row.mtp_next);
+    out->set_draft_chain(row.draft_chain);
+  }
+  for (const Commit& commit : plan.commits) {
+    v1::Commit* out = message.add_commits();
+    out->set_seq_uid(commit.seq_uid);
+    out->set_n_tokens(commit.n_tokens);
+  }
+  for (const TierCopy& copy : plan.copies) {
+    v1::Copy* out = message.add_copies();
+    out->set_object(copy.object);
+    out->set_from(copy.from);
+    out->set_to(copy.to);
+    out->set_checksum(copy.checksum);
+  }
+  return message;
+}
+
+v1::EngineEvent ToProto(const Output& output) {
+  v1::EngineEvent event;
+  if (output.kind == Output::Kind::kAdmitted) {
+    event.mutable_admitted()->set_cached_tokens(output.cached_tokens);
+  } else if (output.kind == Output::Kind::kTokens) {
+    v1::Tokens* tokens = event.mutable_tokens();
+    tokens->mutable_ids()->Add(output.tokens.begin(), output.tokens.end());
+    tokens->mutable_logprobs()->Add(output.logprobs.begin(), output.logprobs.end());
+    tokens->mutable_prompt_logprobs()->Add(output.prompt_logprobs.begin(),
+                                           output.prompt_logprobs.end());
+  } else {
+    v1::Finished* finished = event.mutable_finished();
+    finished->set_reason(ToReason(output.reason));
+    finished->set_prompt_tokens(output.prompt_tokens);
+    finished->set_completion_tokens(output.completion_tokens);
+    finished->set_cached_tokens(output.cached_tokens);
+    finished->set_stop_id(output.stop_id);
+  }
+  return event;
+}
+
+}  // namespace quartet::coordinator

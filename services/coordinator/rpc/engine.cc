@@ -1,0 +1,622 @@
+#include "services/coordinator/rpc/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "services/common/log.h"
+#include "services/coordinator/core/core.h"
+#include "services/coordinator/core/step_collector.h"
+#include "services/coordinator/membership/membership.h"
+#include "services/coordinator/rpc/convert.h"
+#include "services/coordinator/rpc/engine_metrics.h"
+
+namespace quartet::coordinator {
+namespace {
+
+// A turn of the loop handles at most this many events before it looks at the next step.
+constexpr int kEventsPerTurn = 256;
+constexpr absl::Duration kIdleTurn = absl::Seconds(1);
+
+TimeUs NowUs() {
+  return absl::ToUnixMicros(absl::Now());
+}
+
+std::string KindOf(const StepPlan& plan) {
+  bool prefill = false;
+  bool decode = false;
+  for (const PlanRow& row : plan.rows) {
+    (row.kind == PlanRow::Kind::kPrefill ? prefill : decode) = true;
+  }
+  return prefill && decode ? "mixed" : prefill ? "prefill" : "decode";
+}
+
+const char* ReasonName(const Output& output) {
+  if (output.kind == Output::Kind::kCancelled) return "cancelled";
+  if (output.kind == Output::Kind::kFailed) return "failed";
+  switch (output.reason) {
+    case FinishReason::kEndToken:
+      return "end token";
+    case FinishReason::kStopId:
+      return "stop id";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kTruncated:
+      return "truncated";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string OptionsError(const EngineOptions& options) {
+  if (options.tensor_parallel_size == 0) return "--tensor-parallel-size must be at least 1";
+  if (options.max_num_seqs == 0) return "--max-num-seqs must be at least 1";
+  if (options.max_queued_requests == 0) return "--max-queued-requests must be at least 1";
+  if (options.step_deadline_ms == 0) return "--step-deadline-ms must be at least 1";
+  if (options.max_model_len == 1) return "--max-model-len must be at least 2";
+  if (options.max_num_batched_tokens + 1 < kChunkMultiple + options.max_num_seqs) {
+    return absl::StrCat("--max-num-batched-tokens is ", options.max_num_batched_tokens, "; with ",
+                        options.max_num_seqs, " sequences it must be at least ",
+                        kChunkMultiple + options.max_num_seqs - 1);
+  }
+  if (options.prefill_chunk % kChunkMultiple != 0) {
+    return absl::StrCat("--prefill-chunk is ", options.prefill_chunk,
+                        "; it must be 0 or a multiple of ", kChunkMultiple);
+  }
+  return "";
+}
+
+class Engine::Impl {
+ public:
+  Impl(const EngineOptions& options, Metrics* metrics, const StatusChannel* status,
+       std::function<void(const std::string&)> on_fatal)
+      : options_(options),
+        // Of a client stream: submit, truncate, gone. Of a worker: one message and gone.
+        events_(3 * options.max_client_streams() + 2 * options.max_workers + 1),
+        metrics_(metrics, options.epoch),
+        status_(status),
+        on_fatal_(std::move(on_fatal)),
+        membership_(
+            Membership::Config{options.tensor_parallel_size,
+                               PoolLimits{options.max_num_seqs, options.max_num_batched_tokens,
+                                          options.max_model_len, 0}}),
+        collector_(options.tensor_parallel_size) {
+    Publish();
+  }
+
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void Shutdown() {
+    if (!thread_.joinable()) return;
+    while (!events_.Push(ShutdownEvent{})) absl::SleepFor(absl::Milliseconds(1));
+    thread_.join();
+  }
+
+  EventQueue& events() { return events_; }
+  const EngineOptions& options() const { return options_; }
+  EngineSnapshot Snapshot() const {
+    absl::MutexLock lock(&snapshot_mutex_);
+    return snapshot_;
+  }
+  void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
+
+ private:
+  struct Client {
+    std::shared_ptr<ClientStream> stream;
+    std::string request_id;
+    std::optional<absl::Time> slow_since;
+    absl::Status cancel_status = absl::CancelledError("the request was cancelled");
+  };
+  struct Load {
+    uint64_t done = 0;
+    uint64_t total = 0;
+  };
+
+  void Run() {
+    while (!stopping_) {
+      std::optional<Event> event = events_.Pop(NextDeadline());
+      for (int i = 0; event.has_value(); ++i) {
+        std::visit([this](auto& e) { On(e); }, *event);
+        event = i < kEventsPerTurn && !stopping_ ? events_.Pop(absl::InfinitePast()) : std::nullopt;
+      }
+      if (stopping_) break;
+      CheckStepDeadline();
+      DeliverOutputs();
+      RunNextStep();
+      CancelSlowClients();
+      Publish();
+    }
+    for (Event& event : events_.Close()) {
+      if (auto* submit = std::get_if<SubmitEvent>(&event)) {
+        submit->stream->End(absl::UnavailableError(not_ready_reason_));
+      } else if (auto* message = std::get_if<WorkerMessageEvent>(&event)) {
+        message->stream->End(absl::UnavailableError(not_ready_reason_));
+      }
+    }
+    Publish();
+  }
+
+  absl::Time NextDeadline() const {
+    absl::Time deadline = absl::Now() + kIdleTurn;
+    if (fatal_.empty() && collector_.waiting()) deadline = std::min(deadline, step_deadline_);
+    return deadline;
+  }
+
+  // ---- clients ---------------------------------------------------------------------------------
+
+  void On(SubmitEvent& event) {
+    if (!not_ready_reason_.empty()) {
+      metrics_.OnRefused("not_ready");
+      return event.stream->End(absl::UnavailableError(not_ready_reason_));
+    }
+    const std::string request_id = event.submit.request_id();
+    SubmitOutcome outcome = core_->OnSubmit(ToRequest(event.submit), NowUs());
+    switch (outcome.kind) {
+      case SubmitOutcome::Kind::kAccepted:
+        streams_[event.stream->id()] = outcome.id;
+        clients_[outcome.id] = Client{std::move(event.stream), request_id};
+        return;
+      case SubmitOutcome::Kind::kInvalid:
+        metrics_.OnRefused("invalid");
+        return event.stream->End(absl::InvalidArgumentError(outcome.message));
+      case SubmitOutcome::Kind::kQueueFull:
+        metrics_.OnRefused("queue_full");
+        return event.stream->End(absl::ResourceExhaustedError(outcome.message));
+      case SubmitOutcome::Kind::kUnavailable:
+        metrics_.OnRefused("not_ready");
+        return event.stream->End(absl::UnavailableError(outcome.message));
+    }
+  }
+
+  void On(TruncateEvent& event) {
+    auto request = streams_.find(event.stream->id());
+    if (request == streams_.end()) return;  // it has ended: the client's news crossed ours
+    const uint64_t id = request->second;
+    if (core_->OnTruncate(id, event.n_tokens) == Core::TruncateOutcome::kBeyond) {
+      clients_.at(id).cancel_status = absl::InvalidArgumentError(
+          absl::StrCat("truncate to ", event.n_tokens, " tokens, but fewer were sampled"));
+      core_->OnCancel(id);
+    }
+  }
+
+  void On(ClientGoneEvent& event) {
+    auto request = streams_.find(event.stream->id());
+    if (request == streams_.end()) return;
+    core_->OnCancel(request->second);
+  }
+
+  void DeliverOutputs() {
+    if (!core_.has_value()) return;
+    const TimeUs now = NowUs();
+    for (Output& output : core_->TakeOutputs()) {
+      metrics_.OnOutput(output, now);
+      if (output.terminal()) LogEnd(output, now);
+      auto client = clients_.find(output.id);
+      if (client == clients_.end()) continue;
+      switch (output.kind) {
+        case Output::Kind::kAdmitted:
+        case Output::Kind::kTokens:
+          client->second.stream->Send(ToProto(output));
+          break;
+        case Output::Kind::kFinished:
+          client->second.stream->Send(ToProto(output));
+          EndClient(output.id, absl::OkStatus());
+          break;
+        case Output::Kind::kCancelled:
+          EndClient(output.id, client->second.cancel_status);
+          break;
+        case Output::Kind::kFailed:
+          EndClient(output.id, stopping_ ? absl::UnavailableError(output.message)
+                                         : absl::AbortedError(output.message));
+          break;
+      }
+    }
+  }
+
+  // By value: the status may be the client's own.
+  void EndClient(uint64_t request, absl::Status status) {
+    auto client = clients_.find(request);
+    if (client == clients_.end()) return;
+    client->second.stream->End(status);
+    streams_.erase(client->second.stream->id());
+    clients_.erase(client);
+  }
+
+  void LogEnd(const Output& output, TimeUs now) {
+    auto client = clients_.find(output.id);
+    if (client == clients_.end()) return;
+    const auto milliseconds = [](TimeUs from, TimeUs to) {
+      return from == 0 || to == 0 ? -1 : (to - from) / 1000;
+    };
+    LogInfo(absl::StrCat(
+        "request ", client->second.request_id, " ended: ", ReasonName(output), ", prompt ",
+        output.prompt_tokens, " tokens, answer ", output.completion_tokens, " tokens, queued ",
+        milliseconds(output.times.submitted, output.times.admitted), " ms, first token after ",
+        milliseconds(output.times.submitted, output.times.first_token), " ms, total ",
+        milliseconds(output.times.submitted, now), " ms"));
+  }
+
+  void CancelSlowClients() {
+    const absl::Time now = absl::Now();
+    std::vector<uint64_t> slow;
+    for (auto& [id, client] : clients_) {
+      if (client.stream->buffered_bytes() <= options_.stream_buffer_bytes) {
+        client.slow_since.reset();
+      } else if (!client.slow_since.has_value()) {
+        client.slow_since = now;
+      } else if (now - *client.slow_since >= absl::Milliseconds(options_.slow_client_timeout_ms)) {
+        slow.push_back(id);
+      }
+    }
+    for (uint64_t id : slow) {
+      clients_.at(id).cancel_status = absl::CancelledError(
+          absl::StrCat("the client left more than ", options_.stream_buffer_bytes,
+                       " bytes unread for ", options_.slow_client_timeout_ms, " ms"));
+      core_->OnCancel(id);
+    }
+    if (!slow.empty()) DeliverOutputs();
+  }
+
+  // ---- workers ---------------------------------------------------------------------------------
+
+  void On(WorkerMessageEvent& event) {
+    const uint64_t worker = event.stream->id();
+    const v1::FromWorker& message = event.message;
+    if (!workers_.contains(worker) && !message.has_hello()) {
+      return event.stream->End(absl::FailedPreconditionError("the first message must be a hello"));
+    }
+    switch (message.message_case()) {
+      case v1::FromWorker::kHello:
+        if (!fatal_.empty()) {
+          return event.stream->End(absl::UnavailableError(fatal_));
+        }
+        workers_[worker] = event.stream;
+        Apply(membership_.OnHello(worker, ToWorkerFacts(message.hello())));
+        status_->Progress("workers", membership_.ranks_taken(), options_.tensor_parallel_size);
+        break;
+      case v1::FromWorker::kProgress:
+        OnProgress(worker, message.progress());
+        break;
+      case v1::FromWorker::kReady:
+        if (message.ready().epoch() == options_.epoch) {
+          Apply(membership_.OnReady(worker));
+        } else {
+          Refuse(worker, absl::StrCat("ready in epoch ", message.ready().epoch(),
+                                      ", the engine is in ", options_.epoch));
+        }
+        break;
+      case v1::FromWorker::kResult:
+        OnResult(worker, message.result());
+        break;
+      case v1::FromWorker::kFailure:
+        OnFailure(worker, message.failure());
+        break;
+      case v1::FromWorker::kPong:
+      case v1::FromWorker::kDump:
+        break;
+      case v1::FromWorker::MESSAGE_NOT_SET:
+        Refuse(worker, "a message without content, perhaps of a newer protocol");
+        break;
+    }
+    event.stream->ReadNext();
+  }
+
+  void On(WorkerGoneEvent& event) { Forget(event.stream->id(), event.why); }
+
+  void Forget(uint64_t worker, const std::string& why) {
+    if (workers_.erase(worker) == 0) return;
+    loads_.erase(worker);
+    LogWarning(absl::StrCat(membership_.Name(worker), " left: ", why));
+    Apply(membership_.OnGone(worker, why));
+  }
+
+  void On(ShutdownEvent&) {
+    const std::string message = "the coordinator is shutting down";
+    stopping_ = true;
+    not_ready_reason_ = message;
+    if (core_.has_value()) core_->FailAll(message);
+    DeliverOutputs();
+    AbortWorkers(message);
+  }
+
+  void Apply(const std::vector<Membership::Action>& actions) {
+    for (const Membership::Action& action : actions) {
+      switch (action.kind) {
+        case Membership::Action::Kind::kWelcome:
+          Welcome(action.worker, action.rank);
+          break;
+        case Membership::Action::Kind::kSpare: {
+          LogInfo(absl::StrCat(membership_.Name(action.worker), " waits: all ranks are taken"));
+          v1::ToWorker message;
+          message.mutable_spare();
+          SendTo(action.worker, std::move(message));
+          break;
+        }
+        case Membership::Action::Kind::kRefuse:
+          Refuse(action.worker, action.message);
+          break;
+        case Membership::Action::Kind::kFatal:
+          Fatal(action.message);
+          break;
+        case Membership::Action::Kind::kReady:
+          BecomeReady();
+          break;
+      }
+    }
+    UpdateWaiting();
+  }
+
+  void Welcome(uint64_t worker, uint32_t rank) {
+    const PoolPlan& pools = *membership_.pools();
+    v1::ToWorker message;
+    v1::Welcome* welcome = message.mutable_welcome();
+    welcome->set_epoch(options_.epoch);
+    welcome->set_rank(rank);
+    welcome->set_tensor_parallel_size(options_.tensor_parallel_size);
+    welcome->mutable_rendezvous()->set_segment_folder(options_.segment_folder);
+    welcome->mutable_rendezvous()->set_segment_name(options_.segment_name);
+    welcome->mutable_pools()->set_slots(pools.slots);
+    welcome->mutable_pools()->set_pages(pools.pages);
+    welcome->set_max_num_batched_tokens(options_.max_num_batched_tokens);
+    welcome->set_max_model_len(pools.max_model_len);
+    LogInfo(absl::StrCat(membership_.Name(worker), " is welcomed in epoch ", options_.epoch));
+    SendTo(worker, std::move(message));
+  }
+
+  void BecomeReady() {
+    const PoolPlan& pools = *membership_.pools();
+    const WorkerFacts& model = *membership_.model();
+    CoreConfig config;
+    config.epoch = options_.epoch;
+    config.vocab_size = model.vocab_size;
+    config.max_model_len = pools.max_model_len;
+    config.slots = pools.slots;
+    config.pages = pools.pages;
+    config.page_tokens = pools.page_tokens;
+    config.max_num_batched_tokens = options_.max_num_batched_tokens;
+    config.prefill_chunk = options_.prefill_chunk;
+    config.max_queued_requests = options_.max_queued_requests;
+    config.max_queued_tokens = options_.max_queued_tokens;
+    config.step_deadline_ms = options_.step_deadline_ms;
+    if (const std::string error = ConfigError(config); !error.empty()) return Fatal(error);
+    core_.emplace(config);
+    metrics_.SetModel(model.model_name);
+    not_ready_reason_.clear();
+    Publish();
+    LogInfo(absl::StrCat("ready: model ", model.model_name, ", context ", pools.max_model_len,
+                         " tokens, ", pools.slots, " slots, ", pools.pages, " pages of ",
+                         pools.page_tokens, " tokens, ", options_.tensor_parallel_size,
+                         " ranks, epoch ", options_.epoch));
+    status_->Ready();
+  }
+
+  void OnProgress(uint64_t worker, const v1::LoadProgress& progress) {
+    if (!membership_.RankOf(worker).has_value() || membership_.ready()) return;
+    loads_[worker] = {progress.done_bytes(), progress.total_bytes()};
+    Load sum;
+    for (const auto& [id, load] : loads_) {
+      sum.done += load.done;
+      sum.total += load.total;
+    }
+    status_->Progress(progress.stage().empty() ? "loading weights" : progress.stage(),
+                      static_cast<int64_t>(sum.done), static_cast<int64_t>(sum.total));
+  }
+
+  void OnFailure(uint64_t worker, const v1::Failure& failure) {
+    const std::string message =
+        absl::StrCat(membership_.Name(worker), " cannot go on: ", failure.message());
+    // A bad checkpoint is as bad for whoever would take the rank. A rank that was ready is in use.
+    const std::optional<uint32_t> rank = membership_.RankOf(worker);
+    if (failure.bad_checkpoint() || (rank.has_value() && membership_.ready())) {
+      return Fatal(message);
+    }
+    LogError(message);
+    const auto stream = workers_.find(worker);
+    if (stream == workers_.end()) return;
+    stream->second->End(absl::AbortedError(failure.message()));
+    Forget(worker, failure.message());
+  }
+
+  void Refuse(uint64_t worker, const std::string& reason) {
+    LogWarning(absl::StrCat("refused ", membership_.Name(worker), ": ", reason));
+    auto stream = workers_.find(worker);
+    if (stream == workers_.end()) return;
+    v1::ToWorker message;
+    message.mutable_refused()->set_reason(reason);
+    stream->second->Send(std::move(message));
+    stream->second->End(absl::FailedPreconditionError(reason));
+    Forget(worker, absl::StrCat("it was refused: ", reason));
+  }
+
+  void SendTo(uint64_t worker, v1::ToWorker message) {
+    if (auto stream = workers_.find(worker); stream != workers_.end()) {
+      stream->second->Send(std::move(message));
+    }
+  }
+
+  void SendToRanks(const v1::ToWorker& message) {
+    for (uint32_t rank = 0; rank < options_.tensor_parallel_size; ++rank) {
+      if (auto worker = membership_.WorkerOf(rank)) SendTo(*worker, message);
+    }
+  }
+
+  void AbortWorkers(const std::string& reason) {
+    v1::ToWorker abort;
+    abort.mutable_abort()->set_epoch(options_.epoch);
+    abort.mutable_abort()->set_reason(reason);
+    for (auto& [id, stream] : workers_) {
+      stream->Send(abort);
+      stream->End(absl::UnavailableError(reason));
+    }
+    workers_.clear();
+  }
+
+  // ---- steps -----------------------------------------------------------------------------------
+
+  void RunNextStep() {
+    if (!core_.has_value() || !fatal_.empty()) return;
+    std::optional<StepPlan> plan = core_->PlanStep(NowUs());
+    if (!plan.has_value()) return;
+    for (uint64_t seq_uid : plan->closes) {
+      v1::ToWorker close;
+      close.mutable_close()->set_seq_uid(seq_uid);
+      SendToRanks(close);
+    }
+    for (const SequenceOpen& open : plan->opens) {
+      v1::ToWorker message;
+      *message.mutable_open() = ToProto(open);
+      SendToRanks(message);
+    }
+    if (!plan->rows.empty()) {
+      collector_.Begin(plan->epoch, plan->step_id);
+      step_id_ = plan->step_id;
+      step_kind_ = KindOf(*plan);
+      step_sent_ = absl::Now();
+      step_deadline_ = step_sent_ + absl::Milliseconds(options_.step_deadline_ms);
+      v1::ToWorker message;
+      *message.mutable_plan() = ToProto(*plan);
+      SendToRanks(message);
+      metrics_.OnPlan(*plan);
+    }
+    DeliverOutputs();  // who was admitted
+  }
+
+  void OnResult(uint64_t worker, const v1::StepResult& result) {
+    const std::optional<uint32_t> rank = membership_.RankOf(worker);
+    if (!rank.has_value() || !core_.has_value()) return;
+    StepCollector::Verdict verdict = collector_.Add(ToAnswer(result, *rank));
+    switch (verdict.kind) {
+      case StepCollector::Verdict::Kind::kWaiting:
+        return;
+      case StepCollector::Verdict::Kind::kIgnored:
+        LogWarning(absl::StrCat("ignored a result of ", membership_.Name(worker), " for epoch ",
+                                result.epoch(), ", step ", result.step_id()));
+        return;
+      case StepCollector::Verdict::Kind::kMismatch:
+        metrics_.OnMismatch();
+        return Fatal(verdict.message);
+      case StepCollector::Verdict::Kind::kError:
+        return Fatal(verdict.message);
+      case StepCollector::Verdict::Kind::kComplete:
+        break;
+    }
+    metrics_.OnStep(step_kind_, absl::ToDoubleSeconds(absl::Now() - step_sent_));
+    core_->OnStepResult(verdict.outcome, NowUs());
+  }
+
+  void CheckStepDeadline() {
+    if (!fatal_.empty() || !collector_.waiting() || absl::Now() < step_deadline_) return;
+    std::vector<std::string> names;
+    for (uint32_t rank : collector_.MissingRanks()) {
+      auto worker = membership_.WorkerOf(rank);
+      names.push_back(worker.has_value() ? membership_.Name(*worker) : absl::StrCat("rank ", rank));
+    }
+    Fatal(absl::StrCat(absl::StrJoin(names, ", "), " did not answer step ", step_id_, " within ",
+                       options_.step_deadline_ms, " ms (--step-deadline-ms)"));
+  }
+
+  // ---- ends ------------------------------------------------------------------------------------
+
+  void Fatal(const std::string& message) {
+    if (!fatal_.empty()) return;
+    fatal_ = message;
+    not_ready_reason_ = message;
+    LogError(message);
+    // Whoever asks from here on is told, and only then are the open streams answered.
+    Publish();
+    if (core_.has_value()) core_->FailAll(message);
+    DeliverOutputs();
+    AbortWorkers(message);
+    status_->Error(message);
+    on_fatal_(message);
+  }
+
+  void UpdateWaiting() {
+    if (!fatal_.empty() || stopping_ || core_.has_value()) return;
+    const uint32_t size = options_.tensor_parallel_size;
+    not_ready_reason_ = membership_.ranks_taken() < size
+                            ? absl::StrCat("waiting for workers: ", membership_.ranks_taken(),
+                                           " of ", size, " have come")
+                            : absl::StrCat("loading weights: ", membership_.ranks_ready(), " of ",
+                                           size, " ranks are ready");
+  }
+
+  void Publish() {
+    if (not_ready_reason_.empty() && !core_.has_value()) UpdateWaiting();
+    if (core_.has_value()) metrics_.OnLedger(core_->GetLedger());
+    absl::MutexLock lock(&snapshot_mutex_);
+    snapshot_.not_ready_reason = not_ready_reason_;
+    if (membership_.pools().has_value()) {
+      snapshot_.max_model_len = membership_.pools()->max_model_len;
+    }
+    if (const WorkerFacts* model = membership_.model()) {
+      snapshot_.vocab_size = model->vocab_size;
+      snapshot_.checkpoint_digest = model->checkpoint_digest;
+    }
+  }
+
+  const EngineOptions options_;
+  EventQueue events_;
+  EngineMetrics metrics_;
+  const StatusChannel* const status_;
+  const std::function<void(const std::string&)> on_fatal_;
+
+  // Everything from here to the snapshot belongs to the engine thread.
+  Membership membership_;
+  std::optional<Core> core_;  // from ready on
+  StepCollector collector_;
+  absl::flat_hash_map<uint64_t, Client> clients_;    // by request
+  absl::flat_hash_map<uint64_t, uint64_t> streams_;  // stream -> request
+  std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
+  std::map<uint64_t, Load> loads_;
+  uint64_t step_id_ = 0;
+  std::string step_kind_;
+  absl::Time step_sent_;
+  absl::Time step_deadline_;
+  std::string fatal_;
+  std::string not_ready_reason_;
+  bool stopping_ = false;
+
+  mutable absl::Mutex snapshot_mutex_;
+  EngineSnapshot snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
+  std::thread thread_;
+};
+
+Engine::Engine(const EngineOptions& options, Metrics* metrics, const StatusChannel* status,
+               std::function<void(const std::string&)> on_fatal)
+    : impl_(std::make_unique<Impl>(options, metrics, status, std::move(on_fatal))) {}
+
+Engine::~Engine() {
+  Shutdown();
+}
+
+void Engine::Start() {
+  impl_->Start();
+}
+void Engine::Shutdown() {
+  impl_->Shutdown();
+}
+EventQueue& Engine::events() {
+  return impl_->events();
+}
+EngineSnapshot Engine::Snapshot() const {
+  return impl_->Snapshot();
+}
+const EngineOptions& Engine::options() const {
+  return impl_->options();
+}
+void Engine::CountRefused(const std::string& reason) {
+  impl_->CountRefused(reason);
+}
+
+}  // namespace quartet::coordinator

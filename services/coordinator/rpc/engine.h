@@ -1,0 +1,83 @@
+#ifndef QUARTET_SERVICES_COORDINATOR_RPC_ENGINE_H_
+#define QUARTET_SERVICES_COORDINATOR_RPC_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "services/common/metrics.h"
+#include "services/common/status_channel.h"
+#include "services/coordinator/rpc/event_queue.h"
+
+namespace quartet::coordinator {
+
+struct EngineOptions {
+  uint64_t epoch = 1;
+  uint32_t tensor_parallel_size = 1;
+  uint32_t max_model_len = 0;  // 0 = min(131072, what the model has)
+  uint32_t max_num_seqs = 4;
+  uint32_t max_num_batched_tokens = 512;
+  uint32_t prefill_chunk = 0;
+  uint32_t max_queued_requests = 64;
+  uint64_t max_queued_tokens = 524288;
+  uint32_t step_deadline_ms = 60000;
+  std::string segment_folder = "/dev/shm";
+  std::string segment_name;
+  // A client that leaves more than this unread for that long is cancelled.
+  size_t stream_buffer_bytes = 256 * 1024;
+  int64_t slow_client_timeout_ms = 30000;
+  uint32_t max_workers = 64;  // attached at once, spares and refused ones included
+
+  // Generate calls open at once, those in their last breath included.
+  uint32_t max_client_streams() const { return 2 * (max_queued_requests + max_num_seqs) + 64; }
+};
+
+// Says what is wrong with the options, naming the flag; empty if nothing is.
+std::string OptionsError(const EngineOptions& options);
+
+// What the outside may know, as of the last turn of the engine thread.
+struct EngineSnapshot {
+  std::string not_ready_reason;  // empty = ready
+  uint32_t max_model_len = 0;
+  uint32_t vocab_size = 0;
+  std::string checkpoint_digest;
+};
+
+// Owns the core, the membership and one thread on which both live. Streams push events into
+// events(); the thread turns them into core calls, sends plans to all ranks and results to the
+// clients. Nothing of a step leaves before every rank has answered with the same agreement hash.
+//
+// The engine ends itself when it cannot go on (a rank is lost or silent, ranks disagree, the flags
+// do not go with the checkpoint): all open requests end with ABORTED and a message that says why,
+// the workers are told to abort, and `on_fatal` is called once, on the engine's thread. Until
+// Shutdown it then answers everything with UNAVAILABLE.
+class Engine {
+ public:
+  // `metrics` and `status` outlive the engine.
+  Engine(const EngineOptions& options, Metrics* metrics, const StatusChannel* status,
+         std::function<void(const std::string&)> on_fatal);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void Start();
+  // Ends all open requests with UNAVAILABLE, tells the workers to abort, joins the thread. What is
+  // queued in the streams is still to be written.
+  void Shutdown();
+
+  // Thread safe.
+  EventQueue& events();
+  EngineSnapshot Snapshot() const;
+  const EngineOptions& options() const;
+  // A refusal that a stream made by itself, for the metrics.
+  void CountRefused(const std::string& reason);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_SERVICES_COORDINATOR_RPC_ENGINE_H_

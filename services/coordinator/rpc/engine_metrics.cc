@@ -1,0 +1,141 @@
+#include "services/coordinator/rpc/engine_metrics.h"
+
+namespace quartet::coordinator {
+namespace {
+
+double Seconds(TimeUs from, TimeUs to) {
+  return static_cast<double>(to - from) * 1e-6;
+}
+
+std::string FinishedReason(const Output& output) {
+  if (output.kind != Output::Kind::kFinished) return "abort";
+  return output.reason == FinishReason::kLength ? "length" : "stop";
+}
+
+std::vector<double> TokenBuckets() {
+  return {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+}
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(Metrics* metrics, uint64_t epoch) : metrics_(metrics) {
+  metrics_->GetGauge("quartet_epoch", "Epoch of the set of ranks").Set(static_cast<double>(epoch));
+  metrics_->GetCounter("quartet_steps_total", "Steps sent to the workers");
+  metrics_->GetCounter("quartet_agreement_mismatch_total",
+                       "Steps whose ranks did not agree on what they did");
+  metrics_->GetCounter("quartet_preemptions_total",
+                       "Sequences that gave up their place and were computed again");
+}
+
+void EngineMetrics::SetModel(const std::string& model_name) {
+  model_labels_ = {{"model_name", model_name}, {"engine", "0"}};
+}
+
+void EngineMetrics::RaiseTo(Counter& counter, uint64_t* seen, uint64_t value) {
+  counter.Add(static_cast<double>(value - *seen));
+  *seen = value;
+}
+
+void EngineMetrics::OnLedger(const Ledger& ledger) {
+  const auto pool = [&](const char* name, uint32_t used, uint32_t size) {
+    metrics_->GetGauge("quartet_pool_used", "Places of a pool that are taken", {{"pool", name}})
+        .Set(used);
+    metrics_->GetGauge("quartet_pool_size", "Places of a pool", {{"pool", name}}).Set(size);
+  };
+  pool("slots", ledger.slots_used, ledger.slots_size);
+  pool("pages", ledger.pages_used, ledger.pages_size);
+  RaiseTo(metrics_->GetCounter("quartet_steps_total", "Steps sent to the workers"), &seen_.steps,
+          ledger.steps);
+  metrics_
+      ->GetCounter("quartet_preemptions_total",
+                   "Sequences that gave up their place and were computed again")
+      .Add(static_cast<double>(ledger.preemptions - seen_.preemptions));
+  RaiseTo(metrics_->GetCounter("vllm:num_preemptions_total", "Preemptions", model_labels_),
+          &seen_.preemptions, ledger.preemptions);
+  RaiseTo(metrics_->GetCounter("vllm:prompt_tokens_total", "Prompt tokens absorbed", model_labels_),
+          &seen_.prompt_tokens, ledger.prompt_tokens);
+  RaiseTo(metrics_->GetCounter("vllm:generation_tokens_total", "Tokens generated", model_labels_),
+          &seen_.generated_tokens, ledger.generated_tokens);
+  metrics_->GetGauge("vllm:num_requests_running", "Requests that hold a place", model_labels_)
+      .Set(ledger.running);
+  metrics_->GetGauge("vllm:num_requests_waiting", "Requests in the queue", model_labels_)
+      .Set(ledger.waiting);
+  metrics_
+      ->GetGauge("vllm:kv_cache_usage_perc", "Share of pages that are taken, 0 to 1", model_labels_)
+      .Set(ledger.pages_size == 0 ? 0 : static_cast<double>(ledger.pages_used) / ledger.pages_size);
+}
+
+Histogram& EngineMetrics::RequestHistogram(const std::string& name, const std::string& help) {
+  return metrics_->GetHistogram(name, help, LatencyBuckets(), model_labels_);
+}
+
+void EngineMetrics::OnOutput(const Output& output, TimeUs now) {
+  const RequestTimes& times = output.times;
+  if (output.kind == Output::Kind::kAdmitted) {
+    RequestHistogram("vllm:request_queue_time_seconds", "From submit to admission")
+        .Observe(Seconds(times.submitted, times.admitted));
+    return;
+  }
+  if (output.kind == Output::Kind::kTokens) {
+    if (output.tokens.empty()) return;
+    if (output.previous_token == 0) {
+      RequestHistogram("vllm:time_to_first_token_seconds", "From submit to the first token")
+          .Observe(Seconds(times.submitted, times.first_token));
+      RequestHistogram("vllm:request_prefill_time_seconds", "From admission to the first token")
+          .Observe(Seconds(times.admitted, times.first_token));
+    } else {
+      RequestHistogram("vllm:inter_token_latency_seconds", "Between two tokens of a request")
+          .Observe(Seconds(output.previous_token, times.last_token));
+    }
+    return;
+  }
+  MetricLabels labels = model_labels_;
+  labels["finished_reason"] = FinishedReason(output);
+  metrics_->GetCounter("vllm:request_success_total", "Requests that ended", labels).Add();
+  RequestHistogram("vllm:e2e_request_latency_seconds", "From submit to the end")
+      .Observe(Seconds(times.submitted, now));
+  if (times.first_token != 0) {
+    RequestHistogram("vllm:request_decode_time_seconds", "From the first token to the last")
+        .Observe(Seconds(times.first_token, times.last_token));
+  }
+  metrics_
+      ->GetHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request", TokenBuckets(),
+                     model_labels_)
+      .Observe(output.prompt_tokens);
+  metrics_
+      ->GetHistogram("vllm:request_generation_tokens", "Generated tokens of a request",
+                     TokenBuckets(), model_labels_)
+      .Observe(output.completion_tokens);
+}
+
+void EngineMetrics::OnPlan(const StepPlan& plan) {
+  uint64_t tokens = 0;
+  for (const PlanRow& row : plan.rows) tokens += row.n_tokens;
+  metrics_
+      ->GetHistogram("vllm:iteration_tokens_total", "Tokens of a step", TokenBuckets(),
+                     model_labels_)
+      .Observe(static_cast<double>(tokens));
+}
+
+void EngineMetrics::OnStep(const std::string& kind, double seconds) {
+  metrics_
+      ->GetHistogram("quartet_step_seconds", "From sending a plan to the last rank's answer",
+                     LatencyBuckets(), {{"kind", kind}})
+      .Observe(seconds);
+}
+
+void EngineMetrics::OnRefused(const std::string& reason) {
+  metrics_
+      ->GetCounter("quartet_admission_refused_total", "Requests that were not accepted",
+                   {{"reason", reason}})
+      .Add();
+}
+
+void EngineMetrics::OnMismatch() {
+  metrics_
+      ->GetCounter("quartet_agreement_mismatch_total",
+                   "Steps whose ranks did not agree on what they did")
+      .Add();
+}
+
+}  // namespace quartet::coordinator

@@ -1,0 +1,167 @@
+#ifndef QUARTET_TESTS_UNIT_COORDINATOR_CORE_HARNESS_H_
+#define QUARTET_TESTS_UNIT_COORDINATOR_CORE_HARNESS_H_
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/coordinator/core/core.h"
+#include "services/coordinator/rpc/convert.h"
+#include "tests/support/hash_chain.h"
+
+namespace quartet::coordinator {
+
+// A core with the hash-chain model behind it and a clock that moves 1 ms per step. Checks the
+// invariants and the workers' contract after everything that happens.
+class CoreHarness {
+ public:
+  struct Told {  // what one request was told
+    int admitted = 0;
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+    std::vector<float> prompt_logprobs;
+    std::vector<Output> terminals;
+  };
+
+  explicit CoreHarness(const CoreConfig& config,
+                       std::optional<quartet::testing::TokenRule> rule = std::nullopt)
+      : core(config),
+        rule(rule.has_value()
+                 ? *rule
+                 : quartet::testing::HashChainRule(static_cast<int32_t>(config.vocab_size))),
+        workers({config.epoch, config.slots, config.pages, config.page_tokens,
+                 config.max_num_batched_tokens, config.max_model_len},
+                this->rule) {}
+
+  static CoreConfig Config() {
+    CoreConfig config;
+    config.epoch = 7;
+    config.vocab_size = 1000;
+    config.max_model_len = 2048;
+    config.slots = 4;
+    config.pages = 32;
+    config.max_num_batched_tokens = 512;
+    config.max_queued_requests = 8;
+    return config;
+  }
+
+  static std::vector<int32_t> Prompt(size_t n, int32_t salt = 0) {
+    std::vector<int32_t> prompt;
+    for (size_t i = 0; i < n; ++i) {
+      prompt.push_back(static_cast<int32_t>((i * 7 + salt * 131 + i * i % 13) % 1000));
+    }
+    return prompt;
+  }
+
+  static Request Ask(size_t prompt_tokens, uint32_t max_tokens, int32_t salt = 0) {
+    Request request;
+    request.request_id = "r" + std::to_string(salt);
+    request.prompt_ids = Prompt(prompt_tokens, salt);
+    request.max_tokens = max_tokens;
+    request.sampling.seed = static_cast<uint64_t>(salt);
+    return request;
+  }
+
+  SubmitOutcome Submit(Request request) {
+    SubmitOutcome outcome = core.OnSubmit(std::move(request), now);
+    Drain();
+    return outcome;
+  }
+  uint64_t MustSubmit(Request request) {
+    SubmitOutcome outcome = Submit(std::move(request));
+    EXPECT_EQ(outcome.kind, SubmitOutcome::Kind::kAccepted) << outcome.message;
+    return outcome.id;
+  }
+  void Cancel(uint64_t id) {
+    core.OnCancel(id);
+    Drain();
+  }
+  Core::TruncateOutcome Truncate(uint64_t id, uint32_t n) {
+    auto outcome = core.OnTruncate(id, n);
+    Drain();
+    return outcome;
+  }
+
+  // Plans a step and hands it to the workers, whose answer waits in `pending`.
+  std::optional<StepPlan> Plan() {
+    std::optional<StepPlan> plan = core.PlanStep(now);
+    Drain();
+    if (!plan.has_value()) return plan;
+    for (uint64_t uid : plan->closes) {
+      v1::SequenceClose close;
+      close.set_seq_uid(uid);
+      workers.Close(close);
+    }
+    for (const SequenceOpen& open : plan->opens) workers.Open(ToProto(open));
+    if (!plan->rows.empty()) {
+      StepCollector collector(1);
+      collector.Begin(plan->epoch, plan->step_id);
+      pending = collector.Add(ToAnswer(workers.Run(ToProto(*plan), 0), 0)).outcome;
+    }
+    EXPECT_EQ(workers.violation(), "");
+    return plan;
+  }
+  void Answer() {
+    ASSERT_TRUE(pending.has_value());
+    now += 1000;
+    EXPECT_TRUE(core.OnStepResult(*pending, now));
+    pending.reset();
+    Drain();
+  }
+  std::optional<StepPlan> Step() {
+    std::optional<StepPlan> plan = Plan();
+    if (pending.has_value()) Answer();
+    return plan;
+  }
+  // Until there is nothing to do.
+  int RunAll(int max_steps = 100000) {
+    int steps = 0;
+    while (steps < max_steps && Step().has_value()) ++steps;
+    return steps;
+  }
+
+  void Drain() {
+    for (Output& output : core.TakeOutputs()) {
+      Told& to = told[output.id];
+      EXPECT_TRUE(to.terminals.empty()) << "output after the terminal one";
+      switch (output.kind) {
+        case Output::Kind::kAdmitted:
+          ++to.admitted;
+          break;
+        case Output::Kind::kTokens:
+          EXPECT_EQ(to.admitted, 1);
+          to.tokens.insert(to.tokens.end(), output.tokens.begin(), output.tokens.end());
+          to.logprobs.insert(to.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+          to.prompt_logprobs.insert(to.prompt_logprobs.end(), output.prompt_logprobs.begin(),
+                                    output.prompt_logprobs.end());
+          break;
+        default:
+          to.terminals.push_back(output);
+      }
+    }
+    EXPECT_EQ(core.CheckInvariants(), "");
+  }
+
+  // What this request says when it is alone.
+  std::vector<int32_t> Alone(const Request& request, size_t n) const {
+    v1::SamplingParams sampling;
+    sampling.set_seed(request.sampling.seed);
+    sampling.set_choice(request.sampling.choice);
+    return quartet::testing::HashChainText(rule, request.prompt_ids, sampling, n);
+  }
+
+  Core core;
+  quartet::testing::TokenRule rule;
+  quartet::testing::HashChainExecutor workers;
+  std::map<uint64_t, Told> told;
+  std::optional<StepOutcome> pending;
+  TimeUs now = 1000000;
+};
+
+}  // namespace quartet::coordinator
+
+#endif  // QUARTET_TESTS_UNIT_COORDINATOR_CORE_HARNESS_H_

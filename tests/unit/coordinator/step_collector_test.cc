@@ -1,0 +1,69 @@
+#include "services/coordinator/core/step_collector.h"
+
+#include <gmock/gmock.h>
+
+namespace quartet::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = StepCollector::Verdict::Kind;
+
+StepCollector::Answer Of(uint32_t rank, uint64_t hash, uint64_t step = 5) {
+  StepCollector::Answer answer;
+  answer.epoch = 1;
+  answer.step_id = step;
+  answer.rank = rank;
+  answer.agreement_hash = hash;
+  if (rank == 0) answer.rows = {RowOutcome{.seq_uid = 9, .tokens = {42}}};
+  return answer;
+}
+
+TEST(StepCollector, IsCompleteWhenTheLastRankHasAnsweredInAnyOrder) {
+  StepCollector collector(3);
+  collector.Begin(1, 5);
+  EXPECT_EQ(collector.Add(Of(2, 77)).kind, Kind::kWaiting);
+  EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kWaiting);
+  EXPECT_THAT(collector.MissingRanks(), ElementsAre(1));
+  StepCollector::Verdict verdict = collector.Add(Of(1, 77));
+  EXPECT_EQ(verdict.kind, Kind::kComplete);
+  EXPECT_EQ(verdict.outcome.step_id, 5u);
+  ASSERT_EQ(verdict.outcome.rows.size(), 1u);
+  EXPECT_THAT(verdict.outcome.rows[0].tokens, ElementsAre(42));
+  EXPECT_FALSE(collector.waiting());
+}
+
+TEST(StepCollector, ADifferentHashGivesNothingOutAndNamesTheRank) {
+  StepCollector collector(2);
+  collector.Begin(1, 5);
+  collector.Add(Of(0, 77));
+  StepCollector::Verdict verdict = collector.Add(Of(1, 78));
+  EXPECT_EQ(verdict.kind, Kind::kMismatch);
+  EXPECT_THAT(verdict.message, HasSubstr("rank 1 does not agree with rank 0 about step 5"));
+  EXPECT_TRUE(verdict.outcome.rows.empty());
+}
+
+TEST(StepCollector, AnErrorOfOneRankEndsTheStepAtOnce) {
+  StepCollector collector(2);
+  collector.Begin(1, 5);
+  StepCollector::Answer answer = Of(1, 0);
+  answer.error = "out of memory";
+  StepCollector::Verdict verdict = collector.Add(answer);
+  EXPECT_EQ(verdict.kind, Kind::kError);
+  EXPECT_EQ(verdict.message, "rank 1 failed in step 5: out of memory");
+  EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kIgnored);
+}
+
+TEST(StepCollector, SecondAnswersOtherStepsAndUnknownRanksAreIgnored) {
+  StepCollector collector(2);
+  EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kIgnored) << "nothing is open";
+  collector.Begin(1, 5);
+  EXPECT_EQ(collector.Add(Of(0, 77, 4)).kind, Kind::kIgnored);
+  EXPECT_EQ(collector.Add(Of(7, 77)).kind, Kind::kIgnored);
+  EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kWaiting);
+  EXPECT_EQ(collector.Add(Of(0, 78)).kind, Kind::kIgnored);
+  EXPECT_EQ(collector.Add(Of(1, 77)).kind, Kind::kComplete);
+}
+
+}  // namespace
+}  // namespace quartet::coordinator
