@@ -1,0 +1,95 @@
+// Runs the fuzz targets over a small seeded corpus: hand-written inputs and random damage to them.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "services/gateway/text/files.h"
+#include "tests/unit/text/test_data.h"
+
+namespace quartet::fuzz {
+
+void FuzzEncode(std::string_view input);
+void FuzzJson(std::string_view input);
+void FuzzTemplate(std::string_view input);
+void FuzzTokenizerFile(std::string_view input);
+
+namespace {
+
+// `seed` with a few random changes: bytes replaced, pieces removed, doubled or moved.
+std::string Damaged(std::string text, std::mt19937& random) {
+  const size_t changes = 1 + random() % 4;
+  for (size_t i = 0; i < changes && !text.empty(); ++i) {
+    const size_t at = random() % text.size();
+    const size_t bytes = 1 + random() % std::min<size_t>(16, text.size() - at);
+    const std::string piece = text.substr(at, bytes);
+    switch (random() % 4) {
+      case 0:
+        text[at] = static_cast<char>(random());
+        break;
+      case 1:
+        text.erase(at, bytes);
+        break;
+      case 2:
+        text.insert(random() % text.size(), piece);
+        break;
+      default:
+        text.insert(at, piece + piece);
+    }
+  }
+  return text;
+}
+
+// A target fails by ending the process, so that surviving is what is tested.
+void RunTarget(void (*target)(std::string_view), const std::vector<std::string>& seeds,
+               int rounds) {
+  std::mt19937 random(5);
+  int runs = 0;
+  for (const std::string& seed : seeds) {
+    target(seed);
+    for (int i = 0; i < rounds; ++i, ++runs) target(Damaged(seed, random));
+  }
+  EXPECT_EQ(runs, static_cast<int>(seeds.size()) * rounds);
+}
+
+TEST(FuzzCorpus, Json) {
+  RunTarget(FuzzJson,
+            {R"({"a":[1,-2.5e3,null,true,"x\u00e9\ud83d\ude00\n"],"b":{"a":1,"a":2}})", "[[[[]]]]",
+             "\"\\ud800\"", "1e400", "", "\xEF\xBB\xBF{}"},
+            2000);
+}
+
+TEST(FuzzCorpus, Template) {
+  std::vector<std::string> seeds;
+  for (const text::Value& c :
+       text::LoadJson("tests/unit/text/template_cases.json").Get("cases").list()) {
+    seeds.push_back(c.Get("template").string());
+  }
+  RunTarget(FuzzTemplate, seeds, 100);
+  const auto shipped = text::ReadSmallFile(
+      text::SourcePath("models/quartet-demo-exl3/chat_template.jinja"), 1 << 20);
+  ASSERT_TRUE(shipped.ok());
+  RunTarget(FuzzTemplate, {*shipped}, 500);
+}
+
+TEST(FuzzCorpus, Encode) {
+  std::vector<std::string> seeds = {"\xFF\xC0\xED\xA0\x80", "<|user|><|user|",
+                                    "\xEF\xB7\x90\xEF\xB7\x91"};
+  for (const text::Value& v :
+       text::LoadJson("tests/data/chat/tokenizer.json").Get("toy_vectors").list()) {
+    seeds.push_back(v.Get("text").string());
+  }
+  RunTarget(FuzzEncode, seeds, 100);
+}
+
+TEST(FuzzCorpus, TokenizerFile) {
+  const auto file =
+      text::ReadSmallFile(text::SourcePath("tests/data/chat/toy_tokenizer.json"), 1 << 20);
+  ASSERT_TRUE(file.ok());
+  RunTarget(FuzzTokenizerFile, {*file, "{}", "[]", ""}, 200);
+}
+
+}  // namespace
+}  // namespace quartet::fuzz
