@@ -22,6 +22,10 @@ namespace {
 constexpr int kMaxModelLen = 4096;
 constexpr int kBatchedTokens = 512;
 constexpr int kDrafts = 3;
+// The same model, its experts stacked by layer with column-major tiles, and one by one with the
+// standard tile order.
+constexpr char kStacked[] = "quartet-demo-exl3";
+constexpr char kPerExpert[] = "quartet-demo-exl3-std";
 
 struct Case {
   std::string name;
@@ -57,13 +61,32 @@ std::vector<Case> TextCases(const std::string& file) {
   return cases;
 }
 
-// Drives one executor with one sequence at a time, as a coordinator would.
+// How a checkpoint is run.
+struct Setting {
+  const char* name;
+  const char* model;
+  const char* reference;  // the reference's file of texts, or its tensor of log-probabilities
+  int tp = 1;
+  KvDtype kv_dtype = KvDtype::kFp32;
+  int chunk = kBatchedTokens;  // tokens of a prompt in one step
+};
+
+ModelRankOptions Options(const Setting& setting) {
+  ModelRankOptions options;
+  options.dir = absl::StrCat(QUARTET_SOURCE_DIR, "/models/", setting.model);
+  options.threads = setting.tp == 1 ? 2 : 1;
+  options.pools = {.slots = 2, .pages = 32, .draft_tokens = kDrafts, .kv_dtype = setting.kv_dtype};
+  options.limits = {.max_rows = kBatchedTokens, .max_context = kMaxModelLen + kDrafts};
+  return options;
+}
+
+// Drives one rank's executor with one sequence at a time, as a coordinator would.
 class Driver {
  public:
-  Driver(const std::string& model, KvDtype kv_dtype)
-      : rank_(Options(model, kv_dtype), MakeSingleRank()),
-        executor_({.epoch = 1, .rank = 0, .max_model_len = kMaxModelLen}, *rank_.model,
-                  *rank_.pools, rank_.backend->sampler()) {}
+  explicit Driver(ModelRank& rank)
+      : rank_(rank.collectives->rank()),
+        executor_({.epoch = 1, .rank = rank_, .max_model_len = kMaxModelLen}, *rank.model,
+                  *rank.pools, rank.backend->sampler()) {}
 
   void Open() {
     v1::SequenceOpen open;
@@ -79,20 +102,23 @@ class Driver {
     EXPECT_TRUE(executor_.Close(close).ok());
   }
 
-  // A row of the open sequence at its next position, with the pages that it needs.
+  // A row of the open sequence at its next position, with the pages that it needs. Without tokens:
+  // the one drawn last.
   v1::Row NextRow(const std::vector<int32_t>& tokens) {
     v1::Row row;
     row.set_seq_uid(uid_);
     row.set_slot(uid_ % 2);
     row.set_kind(tokens.size() > 1 ? v1::Row::KIND_PREFILL : v1::Row::KIND_DECODE);
     row.mutable_tokens()->Add(tokens.begin(), tokens.end());
-    row.set_n_tokens(tokens.size());
+    row.set_from_device(tokens.empty());
+    row.set_n_tokens(std::max<size_t>(1, tokens.size()));
     row.set_position(position_);
-    position_ += static_cast<int>(tokens.size());
+    position_ += static_cast<int>(row.n_tokens());
     while (pages_ * kTokensPerPage < position_ + kDrafts) row.add_new_pages(pages_++);
     return row;
   }
 
+  // The row's result; empty on ranks other than 0.
   v1::RowResult Step(const v1::Row& row) {
     v1::StepPlan plan;
     plan.set_epoch(1);
@@ -100,137 +126,160 @@ class Driver {
     *plan.add_rows() = row;
     const absl::StatusOr<v1::StepResult> result = executor_.Execute(plan);
     EXPECT_TRUE(result.ok()) << result.status();
-    if (!result.ok() || result->rows_size() != 1) {
-      ADD_FAILURE() << (result.ok() ? result->error() : "");
-      return {};
-    }
+    if (!result.ok()) return {};
+    EXPECT_EQ(result->error(), "");
+    hashes_.push_back(result->agreement_hash());
+    if (rank_ != 0) return {};
+    EXPECT_EQ(result->rows_size(), 1);
+    if (result->rows_size() != 1) return {};
     EXPECT_EQ(result->rows(0).error(), "");
     return result->rows(0);
   }
 
- private:
-  static ModelRankOptions Options(const std::string& model, KvDtype kv_dtype) {
-    ModelRankOptions options;
-    options.dir = absl::StrCat(QUARTET_SOURCE_DIR, "/models/", model);
-    options.threads = 2;
-    options.pools = {.slots = 2, .pages = 32, .draft_tokens = kDrafts, .kv_dtype = kv_dtype};
-    options.limits = {.max_rows = kBatchedTokens, .max_context = kMaxModelLen + kDrafts};
-    return options;
-  }
+  const std::vector<uint64_t>& agreement_hashes() const { return hashes_; }
 
-  ModelRank rank_;
+ private:
+  const int rank_;
   Executor executor_;
   uint64_t uid_ = 0;
   uint64_t step_ = 0;
   int position_ = 0;
   int pages_ = 0;
+  std::vector<uint64_t> hashes_;
 };
 
-struct DemoCheckpoint {
-  const char* model;
-  const char* prompts;
-  const char* logprobs;
-};
+class DemoTextTest : public testing::TestWithParam<Setting> {};
 
-class DemoGoldenTest : public testing::TestWithParam<DemoCheckpoint> {};
-
-TEST_P(DemoGoldenTest, GreedyTextsAreTheReferencesTokenForToken) {
-  Driver driver(GetParam().model, KvDtype::kFp32);
-  const std::vector<Case> cases = TextCases(GetParam().prompts);
+TEST_P(DemoTextTest, AreTheReferencesTokenForToken) {
+  const std::vector<Case> cases = TextCases(GetParam().reference);
   ASSERT_EQ(cases.size(), 38u);
   int drafts = 0;
   int wrong_drafts = 0;
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.name);
-    driver.Open();
-    std::vector<int32_t> output;
-    std::vector<std::vector<int32_t>> chains;
-    std::vector<int32_t> next = c.input;
-    while (output.size() < c.output.size()) {
-      const int count = std::min<int>(kBatchedTokens, static_cast<int>(next.size()));
-      v1::Row row = driver.NextRow({next.begin(), next.begin() + count});
-      const bool last = count == static_cast<int>(next.size());
-      row.set_sample(last);
-      row.set_draft(true);
-      row.set_draft_chain(last ? kDrafts : 0);
-      if (!last) row.set_mtp_next(next[count]);
-      next.erase(next.begin(), next.begin() + count);
-      const v1::RowResult result = driver.Step(row);
-      if (!last) continue;
-      ASSERT_EQ(result.tokens_size(), 1);
-      output.push_back(result.tokens(0));
-      chains.emplace_back(result.drafts().begin(), result.drafts().end());
-      next = {result.tokens(0)};
+  std::vector<std::vector<uint64_t>> hashes(GetParam().tp);
+  RunRanks(Options(GetParam()), GetParam().tp, [&](ModelRank& rank) {
+    const bool reports = rank.collectives->rank() == 0;
+    Driver driver(rank);
+    for (const Case& c : cases) {
+      driver.Open();
+      std::vector<int32_t> output;
+      std::vector<std::vector<int32_t>> chains;
+      const int prompt = static_cast<int>(c.input.size());
+      for (int begin = 0; begin < prompt; begin += GetParam().chunk) {
+        const int end = std::min(prompt, begin + GetParam().chunk);
+        v1::Row row = driver.NextRow({c.input.begin() + begin, c.input.begin() + end});
+        row.set_draft(true);
+        if (end < prompt) {
+          row.set_mtp_next(c.input[end]);
+          driver.Step(row);
+          continue;
+        }
+        for (size_t i = 0; i < c.output.size(); ++i) {
+          if (i > 0) row = driver.NextRow({});
+          row.set_sample(true);
+          row.set_draft(true);
+          row.set_draft_chain(kDrafts);
+          const v1::RowResult result = driver.Step(row);
+          output.insert(output.end(), result.tokens().begin(), result.tokens().end());
+          chains.emplace_back(result.drafts().begin(), result.drafts().end());
+        }
+      }
+      driver.Close();
+      if (!reports) continue;
+      EXPECT_EQ(output, c.output) << c.name;
+      for (size_t i = 0; i < c.drafts.size(); ++i) {
+        ++drafts;
+        wrong_drafts += chains[i] != c.drafts[i];
+      }
     }
-    driver.Close();
-    EXPECT_EQ(output, c.output);
-    for (size_t i = 0; i < c.drafts.size(); ++i) {
-      ++drafts;
-      wrong_drafts += chains[i] != c.drafts[i];
-    }
-  }
+    hashes[rank.collectives->rank()] = driver.agreement_hashes();
+  });
+  for (const std::vector<uint64_t>& h : hashes) EXPECT_EQ(h, hashes[0]);
   std::printf("  %d draft chains, %d differ from the reference\n", drafts, wrong_drafts);
-  // Drafts have no margins in the reference: the few near ties may fall either way.
+  // Drafts have no margins in the reference: a near tie may fall either way.
   EXPECT_LE(wrong_drafts, drafts / 200);
 }
 
-TEST_P(DemoGoldenTest, HeldOutLogProbs) {
+INSTANTIATE_TEST_SUITE_P(
+    Settings, DemoTextTest,
+    testing::Values(
+        Setting{.name = "StackedTp1Fp32", .model = kStacked, .reference = "prompts.json"},
+        Setting{.name = "PerExpertTp1Fp32", .model = kPerExpert, .reference = "prompts_std.json"},
+        Setting{.name = "StackedTp2Fp16ChunksOf64",
+                .model = kStacked,
+                .reference = "prompts.json",
+                .tp = 2,
+                .kv_dtype = KvDtype::kFp16,
+                .chunk = 64},
+        Setting{.name = "PerExpertTp4Fp8",
+                .model = kPerExpert,
+                .reference = "prompts_std.json",
+                .tp = 4,
+                .kv_dtype = KvDtype::kFp8E4m3}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+class DemoLogProbTest : public testing::TestWithParam<Setting> {};
+
+TEST_P(DemoLogProbTest, OfHeldOutDocuments) {
   const GoldenFile golden(QUARTET_SOURCE_DIR "/tests/data/demo/heldout_logprobs.safetensors");
   const std::vector<int32_t> ids = golden.I32("input_ids");
   const std::vector<int32_t> offsets = golden.I32("doc_offsets");
   const std::vector<int32_t> assistant = golden.I32("assistant_mask");
-  const std::vector<float> want = golden.F32(GetParam().logprobs);
-  for (const KvDtype kv_dtype : {KvDtype::kFp32, KvDtype::kFp16}) {
-    SCOPED_TRACE(std::string(ToString(kv_dtype)));
-    Driver driver(GetParam().model, kv_dtype);
-    double worst = 0;
-    double worst_assistant = 0;
-    double sum = 0;
-    int count = 0;
-    for (size_t doc = 0; doc + 1 < offsets.size(); ++doc) {
-      driver.Open();
-      // The last token of a document has no successor to be asked for.
-      const int end = offsets[doc + 1] - 1;
-      for (int begin = offsets[doc]; begin < end; begin += kBatchedTokens) {
-        const int stop = std::min(end, begin + kBatchedTokens);
-        v1::Row row = driver.NextRow({ids.begin() + begin, ids.begin() + stop});
-        row.mutable_logprob_targets()->Add(ids.begin() + begin + 1, ids.begin() + stop + 1);
-        const v1::RowResult result = driver.Step(row);
-        ASSERT_EQ(result.target_logprobs_size(), stop - begin);
-        for (int i = begin; i < stop; ++i) {
-          const double diff =
-              std::fabs(static_cast<double>(result.target_logprobs(i - begin)) - want[i]);
-          ASSERT_FALSE(std::isnan(diff));
-          worst = std::max(worst, diff);
-          // The mask marks tokens; position i predicts token i + 1.
-          if (assistant[i + 1] != 0) worst_assistant = std::max(worst_assistant, diff);
-          sum += diff;
-          ++count;
-        }
+  const std::vector<float> want = golden.F32(GetParam().reference);
+  ModelRank rank(Options(GetParam()), MakeSingleRank());
+  Driver driver(rank);
+  double worst = 0;
+  double worst_assistant = 0;
+  double sum = 0;
+  int count = 0;
+  for (size_t doc = 0; doc + 1 < offsets.size(); ++doc) {
+    driver.Open();
+    // The last token of a document has no successor to be asked for.
+    const int end = offsets[doc + 1] - 1;
+    for (int begin = offsets[doc]; begin < end; begin += kBatchedTokens) {
+      const int stop = std::min(end, begin + kBatchedTokens);
+      v1::Row row = driver.NextRow({ids.begin() + begin, ids.begin() + stop});
+      row.mutable_logprob_targets()->Add(ids.begin() + begin + 1, ids.begin() + stop + 1);
+      const v1::RowResult result = driver.Step(row);
+      ASSERT_EQ(result.target_logprobs_size(), stop - begin);
+      for (int i = begin; i < stop; ++i) {
+        const double diff =
+            std::fabs(static_cast<double>(result.target_logprobs(i - begin)) - want[i]);
+        ASSERT_FALSE(std::isnan(diff));
+        worst = std::max(worst, diff);
+        // The mask marks tokens; position i predicts token i + 1.
+        if (assistant[i + 1] != 0) worst_assistant = std::max(worst_assistant, diff);
+        sum += diff;
+        ++count;
       }
-      driver.Close();
     }
-    std::printf("  %s, %s latents: %d tokens, largest difference %.2e, assistant %.2e, mean %.2e\n",
-                GetParam().model, std::string(ToString(kv_dtype)).c_str(), count, worst,
-                worst_assistant, sum / count);
-    EXPECT_EQ(count, 4051);
-    EXPECT_LE(worst_assistant, 1e-4);
-    if (kv_dtype == KvDtype::kFp32) {
-      EXPECT_LE(worst, 1e-4);
-    } else {
-      EXPECT_LE(sum / count, 1e-5);
-    }
+    driver.Close();
+  }
+  std::printf("  %d tokens, largest difference %.2e, assistant %.2e, mean %.2e\n", count, worst,
+              worst_assistant, sum / count);
+  EXPECT_EQ(count, 4051);
+  EXPECT_LE(worst_assistant, 1e-4);
+  EXPECT_LE(sum / count, 1e-5);
+  // With 16-bit latents a near tie of two experts or pools may fall the other way in a context
+  // token.
+  if (GetParam().kv_dtype == KvDtype::kFp32) {
+    EXPECT_LE(worst, 1e-4);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, DemoGoldenTest,
-    testing::Values(DemoCheckpoint{"quartet-demo-exl3", "prompts.json", "logprob.exl3"},
-                    DemoCheckpoint{"quartet-demo-exl3-std", "prompts_std.json",
-                                   "logprob.exl3_std"}),
-    [](const auto& info) {
-      return std::string(info.param.model) == "quartet-demo-exl3" ? "Stacked" : "PerExpert";
-    });
+    Settings, DemoLogProbTest,
+    testing::Values(
+        Setting{.name = "StackedFp32", .model = kStacked, .reference = "logprob.exl3"},
+        Setting{.name = "StackedFp16",
+                .model = kStacked,
+                .reference = "logprob.exl3",
+                .kv_dtype = KvDtype::kFp16},
+        Setting{.name = "PerExpertFp32", .model = kPerExpert, .reference = "logprob.exl3_std"},
+        Setting{.name = "PerExpertFp16",
+                .model = kPerExpert,
+                .reference = "logprob.exl3_std",
+                .kv_dtype = KvDtype::kFp16}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace quartet
