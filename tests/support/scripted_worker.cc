@@ -2,12 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "proto/quartet/v1/worker.grpc.pb.h"
 
 namespace quartet::testing {
@@ -37,39 +38,39 @@ class ScriptedWorker::Impl {
   }
 
   bool WaitFor(State state, absl::Duration limit) const {
-    absl::MutexLock lock(&mutex_);
-    const auto seen = [&] { return seen_.contains(state); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&seen), limit);
+    std::unique_lock<std::mutex> lock(mutex_);
+    return entered_.wait_for(lock, absl::ToChronoMilliseconds(limit),
+                             [&] { return seen_.contains(state); });
   }
   State state() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return state_;
   }
   v1::Welcome welcome() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return welcome_;
   }
   std::string reason() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return reason_;
   }
   std::string violation() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return executor_.has_value() ? executor_->violation() : "";
   }
   uint64_t steps() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return executor_.has_value() ? executor_->steps() : 0;
   }
   size_t open_sequences() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return executor_.has_value() ? executor_->open_sequences() : 0;
   }
 
  private:
   // Nothing is written after the last message.
   void Write(const v1::FromWorker& message, bool last = false) {
-    absl::MutexLock lock(&write_mutex_);
+    std::lock_guard<std::mutex> lock(write_mutex_);
     if (written_last_) return;
     stream_->Write(message);
     written_last_ = last;
@@ -84,7 +85,7 @@ class ScriptedWorker::Impl {
       Handle(message);
     }
     stream_->Finish();
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kRefused && state_ != State::kAborted) Enter(State::kGone);
   }
 
@@ -115,7 +116,7 @@ class ScriptedWorker::Impl {
   void Handle(const v1::ToWorker& message) {
     switch (message.message_case()) {
       case v1::ToWorker::kSpare: {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         Enter(State::kSpare);
         break;
       }
@@ -123,12 +124,12 @@ class ScriptedWorker::Impl {
         OnWelcome(message.welcome());
         break;
       case v1::ToWorker::kOpen: {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         executor_->Open(message.open());
         break;
       }
       case v1::ToWorker::kClose: {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         executor_->Close(message.close());
         break;
       }
@@ -136,13 +137,13 @@ class ScriptedWorker::Impl {
         OnPlan(message.plan());
         break;
       case v1::ToWorker::kAbort: {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         reason_ = message.abort().reason();
         Enter(State::kAborted);
         break;
       }
       case v1::ToWorker::kRefused: {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         reason_ = message.refused().reason();
         Enter(State::kRefused);
         break;
@@ -154,7 +155,7 @@ class ScriptedWorker::Impl {
 
   void OnWelcome(const v1::Welcome& welcome) {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       welcome_ = welcome;
       executor_.emplace(
           HashChainExecutor::Pools{welcome.epoch(), welcome.pools().slots(),
@@ -172,7 +173,7 @@ class ScriptedWorker::Impl {
     v1::FromWorker ready;
     ready.mutable_ready()->set_epoch(welcome.epoch());
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       Enter(State::kReady);
     }
     Write(ready);
@@ -182,7 +183,7 @@ class ScriptedWorker::Impl {
     if (options_.before_step) options_.before_step(plan);
     v1::FromWorker out;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       *out.mutable_result() = executor_->Run(plan, welcome_.rank());
       if (welcome_.rank() != 0) out.mutable_result()->clear_rows();
     }
@@ -190,23 +191,26 @@ class ScriptedWorker::Impl {
     Write(out);
   }
 
-  void Enter(State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // With mutex_ held.
+  void Enter(State state) {
     state_ = state;
     seen_.insert(state);
+    entered_.notify_all();
   }
 
   Options options_;
   std::unique_ptr<v1::WorkerHub::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::FromWorker, v1::ToWorker>> stream_;
-  absl::Mutex write_mutex_;
-  bool written_last_ ABSL_GUARDED_BY(write_mutex_) = false;
-  mutable absl::Mutex mutex_;
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kDialing;
-  std::set<State> seen_ ABSL_GUARDED_BY(mutex_);
-  v1::Welcome welcome_ ABSL_GUARDED_BY(mutex_);
-  std::optional<HashChainExecutor> executor_ ABSL_GUARDED_BY(mutex_);
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  std::mutex write_mutex_;
+  bool written_last_ = false;
+  mutable std::mutex mutex_;  // guards the state below
+  mutable std::condition_variable entered_;
+  State state_ = State::kDialing;
+  std::set<State> seen_;
+  v1::Welcome welcome_;
+  std::optional<HashChainExecutor> executor_;
+  std::string reason_;
   std::thread thread_;
 };
 

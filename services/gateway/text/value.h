@@ -67,7 +67,8 @@ class Value {
   int64_t integer() const;
   // Of an integer or a float. Infinite if a JSON number does not fit a double.
   double number() const;
-  // Of a temporary the three below return a copy, so that a loop over object.Get("key").list() is safe.
+  // Of a temporary the three below return a copy, so that a loop over object.Get("key").list() is
+  // safe.
   const std::string& string() const&;
   std::string string() const&& { return static_cast<const Value&>(*this).string(); }
   const List& list() const&;

@@ -139,7 +139,7 @@ TEST(Reasoning, PublicBugCasesSplitRight) {
       EXPECT_EQ(split.content, c.Get("expect").Get("content").string());
     }
   }
-  EXPECT_EQ(run, 8);
+  EXPECT_EQ(run, 7);
 }
 
 }  // namespace

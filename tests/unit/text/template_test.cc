@@ -109,7 +109,7 @@ TEST(Template, UnsupportedConstructsAreRefusedWhenParsed) {
       {"{{ }}", "an expression is expected"},
       {"{{ 1 + }}", "an expression is expected"},
       {"{{ a b }}", "'}}' is expected, 'b' found"},
-      {"{{ (1 }}", "')' is expected"},
+      {"{{ (1 }}", "unexpected '}'"},
       {"{{ [1 2] }}", "',' is expected"},
       {"{{ 1) }}", "unexpected ')'"},
       {"{{ x ? y }}", "unexpected character '?'"},

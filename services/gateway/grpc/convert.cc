@@ -1,0 +1,157 @@
+#include "services/gateway/grpc/convert.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/gateway/text/json.h"
+#include "services/gateway/text/value.h"
+
+namespace quartet::gateway {
+namespace {
+
+using text::Value;
+
+std::optional<ApiError> Refuse(std::string_view field, std::string_view message) {
+  const std::string param(field);
+  return ApiError{.message = absl::StrCat(param, ": ", std::string(message)), .param = param};
+}
+
+// What the client sends takes the place of the model's defaults as a whole.
+std::optional<ApiError> TakeSampling(const v1::SamplingParams& from, Prepared* out) {
+  if (!(from.temperature() >= 0 && from.temperature() <= 2)) {
+    return Refuse("sampling.temperature", "must be a number from 0 to 2");
+  }
+  if (!(from.top_p() >= 0 && from.top_p() <= 1)) return Refuse("sampling.top_p", "must be a number from 0 to 1");
+  if (!(from.min_p() >= 0 && from.min_p() <= 1)) return Refuse("sampling.min_p", "must be a number from 0 to 1");
+  if (from.top_k() < -1) return Refuse("sampling.top_k", "must be -1, 0 or more");
+  if (from.presence_penalty() != 0) return Refuse("sampling.presence_penalty", "is not supported");
+  if (from.frequency_penalty() != 0) return Refuse("sampling.frequency_penalty", "is not supported");
+  if (from.repetition_penalty() != 0 && from.repetition_penalty() != 1) {
+    return Refuse("sampling.repetition_penalty", "is not supported");
+  }
+  if (!from.logit_bias().empty()) return Refuse("sampling.logit_bias", "is not supported");
+  if (from.min_tokens() != 0) return Refuse("sampling.min_tokens", "is not supported");
+  CommonFields fields;
+  fields.temperature = from.temperature();
+  fields.top_p = from.top_p() == 0 ? 1 : from.top_p();
+  fields.top_k = from.top_k();
+  fields.min_p = from.min_p();
+  out->plan.sampling = ResolveSampling(fields, {}, from.seed());
+  out->plan.choices[0].choice = from.choice();
+  return std::nullopt;
+}
+
+std::optional<ApiError> CheckStops(const v1::GenerateRequest& request) {
+  if (static_cast<size_t>(request.stop_size()) > kStopStringsMax) {
+    return Refuse("stop", absl::StrCat("must hold at most ", kStopStringsMax, " strings"));
+  }
+  for (int i = 0; i < request.stop_size(); ++i) {
+    if (request.stop(i).empty() || request.stop(i).size() > kStopStringBytesMax) {
+      return Refuse(absl::StrCat("stop[", i, "]"), absl::StrCat("must be 1 to ", kStopStringBytesMax, " bytes long"));
+    }
+  }
+  return std::nullopt;
+}
+
+std::variant<Prepared, ApiError> PrepareChatJson(const v1::GenerateRequest& request, const PrepareContext& context) {
+  auto body = text::ParseJson(request.chat_request_json());
+  if (!body.ok() || !body->is_object()) {
+    return *Refuse("chat_request_json",
+                   body.ok() ? std::string("must be a JSON object")
+                             : absl::StrCat("is not valid JSON: ", std::string(body.status().message())));
+  }
+  // The message's own fields go before those of the JSON; of keys that repeat the last wins.
+  Value::Entries entries;
+  for (const Value::Entry& entry : body->entries()) {
+    if (entry.first != "stream" && entry.first != "stream_options") entries.push_back(entry);
+  }
+  if (request.max_tokens() > 0) {
+    entries.emplace_back("max_tokens", Value::Integer(request.max_tokens()));
+    entries.emplace_back("max_completion_tokens", Value::None());
+  }
+  if (request.stop_size() > 0) {
+    Value::List stops;
+    for (const std::string& stop : request.stop()) stops.push_back(Value::String(stop));
+    entries.emplace_back("stop", Value::MakeList(std::move(stops)));
+  }
+  if (request.ignore_eos()) entries.emplace_back("ignore_eos", Value::Bool(true));
+  return PrepareChatValue(Value::MakeObject(std::move(entries)), context);
+}
+
+std::variant<Prepared, ApiError> PreparePlain(const v1::GenerateRequest& request, const PrepareContext& context) {
+  CompletionFields fields;
+  if (request.prompt_case() == v1::GenerateRequest::kText) {
+    fields.prompts.emplace_back(request.text());
+  } else {
+    const auto& ids = request.token_ids().ids();
+    const int32_t vocab_size = context.model->defaults.end.vocab_size;
+    for (int i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= vocab_size) {
+        return *Refuse(absl::StrCat("token_ids.ids[", i, "]"),
+                       absl::StrCat("must be a token id from 0 to ", vocab_size - 1, ", not ", ids[i]));
+      }
+    }
+    fields.prompts.emplace_back(std::vector<int32_t>(ids.begin(), ids.end()));
+  }
+  if (request.max_tokens() > 0) fields.max_tokens = request.max_tokens();
+  fields.stop.assign(request.stop().begin(), request.stop().end());
+  fields.ignore_eos = request.ignore_eos();
+  return PrepareCompletionFields(std::move(fields), context, std::numeric_limits<uint32_t>::max());
+}
+
+v1::FinishReason ToReason(FinishKind kind) {
+  return kind == FinishKind::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
+}
+
+}  // namespace
+
+std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request, const PrepareContext& context) {
+  if (!request.model().empty() && request.model() != context.served_model_name) {
+    return ApiError{.status = 404,
+                    .message = absl::StrCat("the model '", request.model().substr(0, 200), "' does not exist"),
+                    .param = "model",
+                    .code = "model_not_found"};
+  }
+  if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return *Refuse("prompt", "one of text, token_ids and chat_request_json must be set");
+  }
+  if (auto error = CheckStops(request)) return *std::move(error);
+  auto result = request.prompt_case() == v1::GenerateRequest::kChatRequestJson ? PrepareChatJson(request, context)
+                                                                              : PreparePlain(request, context);
+  if (auto* prepared = std::get_if<Prepared>(&result)) {
+    prepared->style.return_token_ids = request.return_token_ids();
+    if (request.has_sampling()) {
+      if (auto error = TakeSampling(request.sampling(), prepared)) return *std::move(error);
+    }
+  }
+  return result;
+}
+
+std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update, const AnswerStyle& style) {
+  std::vector<v1::GenerateResponse> responses;
+  for (const text::TextPiece& piece : update.pieces) {
+    if (piece.kind == text::TextKind::kContent) {
+      responses.emplace_back().set_text(piece.text);
+    } else if (style.include_reasoning) {
+      responses.emplace_back().set_reasoning(piece.text);
+    }
+  }
+  if (style.return_token_ids && !update.ids.empty()) {
+    if (responses.empty()) responses.emplace_back();
+    responses.front().mutable_token_ids()->Add(update.ids.begin(), update.ids.end());
+  }
+  if (update.finish) {
+    if (responses.empty()) responses.emplace_back();
+    v1::GenerateResponse::Finish* finish = responses.back().mutable_finish();
+    finish->set_reason(ToReason(update.finish->kind));
+    finish->set_prompt_tokens(update.usage.prompt_tokens);
+    finish->set_completion_tokens(update.usage.completion_tokens);
+    finish->set_cached_tokens(update.usage.cached_tokens);
+    finish->set_stop_string(update.finish->stop_string);
+  }
+  return responses;
+}
+
+}  // namespace quartet::gateway

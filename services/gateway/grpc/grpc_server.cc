@@ -1,0 +1,275 @@
+#include "services/gateway/grpc/grpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/quartet/v1/inference.grpc.pb.h"
+#include "services/common/log.h"
+#include "services/common/process.h"
+#include "services/gateway/grpc/convert.h"
+
+namespace quartet::gateway {
+namespace {
+
+constexpr size_t kPauseAtBytes = 256 << 10;
+constexpr size_t kResumeAtBytes = 64 << 10;
+constexpr int kMessageBytesMax = 64 << 20;
+
+grpc::Status ToGrpc(const ApiError& error) {
+  switch (error.status) {
+    case 400:
+      return {grpc::StatusCode::INVALID_ARGUMENT, error.message};
+    case 404:
+      return {grpc::StatusCode::NOT_FOUND, error.message};
+    case 429:
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message};
+    case 503:
+      return {grpc::StatusCode::UNAVAILABLE, error.message};
+    default:
+      return {grpc::StatusCode::INTERNAL, error.message};
+  }
+}
+
+// One Generate call. Kept alive by gRPC until OnDone, and by the pool's job and the generation while they need it.
+class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+                           public GenerationObserver,
+                           public std::enable_shared_from_this<GenerateCall> {
+ public:
+  // `request` lives as long as the call does, but only until OnDone: it is copied.
+  GenerateCall(GatewayCore* core, const v1::GenerateRequest& request) : core_(core), request_(request) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    if (!core_->NotReadyReason().empty()) {
+      End(ToGrpc(NotReadyError()));
+      return;
+    }
+    if (!core_->pool()->Post(request_.ByteSizeLong(), [self = shared_from_this()] { self->Prepare(); })) {
+      End(ToGrpc({.status = 429, .message = "too many requests are waiting; try again"}));
+    }
+  }
+
+  void OnAdmitted(uint32_t, const ChoiceUsage&) override {}
+
+  bool OnUpdate(ChoiceUpdate update) override {
+    std::lock_guard lock(mutex_);
+    if (end_) return true;
+    for (v1::GenerateResponse& response : ToResponses(update, style_)) {
+      queued_bytes_ += response.ByteSizeLong();
+      queue_.push_back(std::move(response));
+    }
+    Pump();
+    if (queued_bytes_ < kPauseAtBytes) return true;
+    paused_ = true;
+    return false;
+  }
+
+  void OnFinished() override { End(grpc::Status::OK); }
+
+  void OnError(const absl::Status& status, bool admitted) override {
+    LogWarning(absl::StrCat("a gRPC request failed: ", status.ToString()));
+    End(ToGrpc(FromEngineStatus(status, admitted)));
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::shared_ptr<Generation> resume;
+    {
+      std::lock_guard lock(mutex_);
+      writing_ = false;
+      if (ok) {
+        queued_bytes_ -= queue_.front().ByteSizeLong();
+        queue_.pop_front();
+      } else {
+        Drop();
+      }
+      if (paused_ && queued_bytes_ < kResumeAtBytes) {
+        paused_ = false;
+        resume = generation_;
+        resume_early_ = !resume;
+      }
+      Pump();
+    }
+    if (resume) resume->SetPaused(false);
+  }
+
+  // The client cancelled, its deadline passed or its connection broke.
+  void OnCancel() override {
+    std::shared_ptr<Generation> generation;
+    {
+      std::lock_guard lock(mutex_);
+      cancelled_ = true;
+      generation = generation_;
+      Drop();
+      end_ = grpc::Status::CANCELLED;
+      Pump();
+    }
+    if (generation) generation->Cancel();
+  }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  void Prepare() {
+    {
+      std::lock_guard lock(mutex_);
+      if (cancelled_) return;
+    }
+    const auto model = core_->model();
+    auto result = PrepareGenerate(request_, {.model = model.get(),
+                                             .served_model_name = core_->options().served_model_name,
+                                             .max_model_len = core_->engine()->state().max_model_len,
+                                             .trust_content_tokens = core_->options().trust_content_tokens});
+    if (auto* error = std::get_if<ApiError>(&result)) {
+      End(ToGrpc(*error));
+      return;
+    }
+    Prepared& prepared = std::get<Prepared>(result);
+    style_ = prepared.style;
+    if (prepared.plan.request_id.empty()) prepared.plan.request_id = RandomId("req_");
+    auto generation = core_->Start(std::move(prepared.plan), shared_from_this(), "grpc");
+    bool cancelled = false;
+    bool resume = false;
+    {
+      std::lock_guard lock(mutex_);
+      generation_ = generation;
+      cancelled = cancelled_;
+      resume = resume_early_;
+    }
+    if (resume) generation->SetPaused(false);
+    if (cancelled) generation->Cancel();
+  }
+
+  void End(grpc::Status status) {
+    std::lock_guard lock(mutex_);
+    if (!end_) end_ = std::move(status);
+    Pump();
+  }
+
+  // With mutex_ held. What is being written stays until its write is done.
+  void Drop() {
+    queue_.resize(writing_ ? 1 : 0);
+    queued_bytes_ = writing_ ? queue_.front().ByteSizeLong() : 0;
+  }
+
+  // With mutex_ held.
+  void Pump() {
+    if (writing_ || finished_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      StartWrite(&queue_.front());
+    } else if (end_) {
+      finished_ = true;
+      Finish(*end_);
+    }
+  }
+
+  GatewayCore* const core_;
+  const v1::GenerateRequest request_;
+  AnswerStyle style_;  // set before the generation starts
+  std::shared_ptr<GenerateCall> self_;
+
+  std::mutex mutex_;
+  std::deque<v1::GenerateResponse> queue_;
+  size_t queued_bytes_ = 0;
+  std::optional<grpc::Status> end_;
+  std::shared_ptr<Generation> generation_;
+  bool writing_ = false;
+  bool finished_ = false;
+  bool cancelled_ = false;
+  bool paused_ = false;
+  bool resume_early_ = false;  // drained before generation_ was set
+};
+
+class Service final : public v1::Inference::CallbackService {
+ public:
+  explicit Service(GatewayCore* core) : core_(core) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext*,
+                                                           const v1::GenerateRequest* request) override {
+    auto call = std::make_shared<GenerateCall>(core_, *request);
+    call->Begin();
+    return call.get();
+  }
+
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest*,
+                                     v1::GetModelResponse* response) override {
+    const EngineState engine = core_->engine()->state();
+    response->set_id(core_->options().served_model_name);
+    response->set_max_model_len(engine.max_model_len);
+    const auto model = core_->model();
+    response->set_vocab_size(model ? static_cast<uint32_t>(model->defaults.end.vocab_size) : engine.vocab_size);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  GatewayCore* const core_;
+};
+
+class Server final : public GrpcServer {
+ public:
+  explicit Server(GatewayCore* core) : service_(core) {}
+  ~Server() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Start(const std::string& listen) {
+    auto parts = ParseHostPort(listen);
+    if (!parts.ok()) return parts.status();
+    // These switch on for servers built afterwards in this process; saying it twice is harmless.
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (!server_ || port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": the address is in use or not ours"));
+    }
+    const bool v6 = parts->host.find(':') != std::string::npos;
+    address_ = absl::StrCat(v6 ? "[" : "", parts->host, v6 ? "]" : "", ":", port);
+    SetServing(false);
+    return absl::OkStatus();
+  }
+
+  std::string address() const override { return address_; }
+
+  void SetServing(bool serving) override {
+    if (auto* health = server_->GetHealthCheckService()) {
+      health->SetServingStatus(serving);
+      health->SetServingStatus("quartet.v1.Inference", serving);
+    }
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    if (!server_) return;
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    server_->Wait();
+    server_.reset();
+  }
+
+ private:
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpcServer(const std::string& listen, GatewayCore* core) {
+  auto server = std::make_unique<Server>(core);
+  if (absl::Status status = server->Start(listen); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace quartet::gateway

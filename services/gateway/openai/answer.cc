@@ -1,0 +1,187 @@
+#include "services/gateway/openai/answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/gateway/text/json.h"
+
+namespace quartet::gateway {
+namespace {
+
+using text::AppendJsonString;
+
+void AppendIds(std::string_view name, const std::vector<int32_t>& ids, std::string* out) {
+  absl::StrAppend(out, ",\"", std::string(name), "\":[", absl::StrJoin(ids, ","), "]");
+}
+
+void AppendFinish(const ChoiceFinish* finish, std::string* out) {
+  if (!finish) {
+    *out += ",\"finish_reason\":null";
+    return;
+  }
+  absl::StrAppend(out, ",\"finish_reason\":\"", std::string(FinishReasonName(finish->kind)), "\",\"stop_reason\":");
+  if (finish->kind == FinishKind::kStopString) {
+    AppendJsonString(finish->stop_string, out);
+  } else if (finish->kind == FinishKind::kStopId) {
+    absl::StrAppend(out, finish->stop_id);
+  } else {
+    *out += "null";
+  }
+}
+
+// Two names are in use for the same thing; clients read one or the other.
+void AppendReasoning(const std::string& text, std::string* out) {
+  *out += "\"reasoning_content\":";
+  AppendJsonString(text, out);
+  *out += ",\"reasoning\":";
+  AppendJsonString(text, out);
+}
+
+}  // namespace
+
+std::string_view FinishReasonName(FinishKind kind) { return kind == FinishKind::kLength ? "length" : "stop"; }
+
+std::string UsageJson(const ChoiceUsage& usage) {
+  return absl::StrCat("{\"prompt_tokens\":", usage.prompt_tokens, ",\"completion_tokens\":", usage.completion_tokens,
+                      ",\"total_tokens\":", uint64_t{usage.prompt_tokens} + usage.completion_tokens,
+                      ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
+                      "},\"completion_tokens_details\":{\"reasoning_tokens\":", usage.reasoning_tokens, "}}");
+}
+
+AnswerWriter::AnswerWriter(AnswerHead head, AnswerStyle style, size_t choices)
+    : head_(std::move(head)), style_(style), usage_(choices), collected_(choices) {}
+
+ChoiceUsage AnswerWriter::TotalUsage() const {
+  ChoiceUsage total;
+  for (const ChoiceUsage& usage : usage_) {
+    total.prompt_tokens += usage.prompt_tokens;
+    total.completion_tokens += usage.completion_tokens;
+    total.reasoning_tokens += usage.reasoning_tokens;
+    total.cached_tokens += usage.cached_tokens;
+  }
+  return total;
+}
+
+std::string AnswerWriter::Open(std::string_view object) const {
+  std::string out = "{\"id\":";
+  AppendJsonString(head_.id, &out);
+  absl::StrAppend(&out, ",\"object\":\"", std::string(object), "\",\"created\":", head_.created_unix_s, ",\"model\":");
+  AppendJsonString(head_.model, &out);
+  out += ",\"system_fingerprint\":";
+  AppendJsonString(head_.system_fingerprint, &out);
+  return out;
+}
+
+std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta, const std::vector<int32_t>* ids,
+                                const std::vector<int32_t>* prompt_ids, const ChoiceFinish* finish) const {
+  std::string out = Open(style_.chat ? "chat.completion.chunk" : "text_completion");
+  absl::StrAppend(&out, ",\"choices\":[{\"index\":", choice, ",", style_.chat ? "\"delta\":" : "\"text\":",
+                  std::string(delta), ",\"logprobs\":null");
+  AppendFinish(finish, &out);
+  if (style_.return_token_ids) {
+    if (prompt_ids) AppendIds("prompt_token_ids", *prompt_ids, &out);
+    if (ids) AppendIds("token_ids", *ids, &out);
+  }
+  out += "}]";
+  if (style_.continuous_usage_stats) {
+    absl::StrAppend(&out, ",\"usage\":", UsageJson(TotalUsage()));
+  } else if (style_.include_usage) {
+    out += ",\"usage\":null";
+  }
+  out += '}';
+  return out;
+}
+
+std::string AnswerWriter::FirstChunk(uint32_t choice, const std::string* echo_text,
+                                     const std::vector<int32_t>* prompt_ids) const {
+  if (style_.chat) return Chunk(choice, R"({"role":"assistant","content":""})", nullptr, prompt_ids, nullptr);
+  std::string text;
+  AppendJsonString(echo_text ? *echo_text : std::string(), &text);
+  return Chunk(choice, text, nullptr, prompt_ids, nullptr);
+}
+
+std::string AnswerWriter::TextDelta(const text::TextPiece& piece) const {
+  std::string out;
+  if (!style_.chat) {
+    AppendJsonString(piece.text, &out);
+  } else if (piece.kind == text::TextKind::kReasoning) {
+    out += '{';
+    AppendReasoning(piece.text, &out);
+    out += '}';
+  } else {
+    out += "{\"content\":";
+    AppendJsonString(piece.text, &out);
+    out += '}';
+  }
+  return out;
+}
+
+std::vector<std::string> AnswerWriter::Chunks(const ChoiceUpdate& update) {
+  NoteUsage(update.choice, update.usage);
+  std::vector<std::string> chunks;
+  const std::vector<int32_t>* ids = update.ids.empty() ? nullptr : &update.ids;
+  for (const text::TextPiece& piece : update.pieces) {
+    if (piece.kind == text::TextKind::kReasoning && !style_.include_reasoning) continue;
+    // The ids go with the first piece of the text that was made from them.
+    chunks.push_back(Chunk(update.choice, TextDelta(piece), std::exchange(ids, nullptr), nullptr, nullptr));
+  }
+  const std::string_view nothing = style_.chat ? "{}" : "\"\"";
+  if (update.finish) {
+    chunks.push_back(Chunk(update.choice, nothing, std::exchange(ids, nullptr), nullptr, &*update.finish));
+  }
+  if (ids && style_.return_token_ids) chunks.push_back(Chunk(update.choice, nothing, ids, nullptr, nullptr));
+  return chunks;
+}
+
+std::string AnswerWriter::UsageChunk() const {
+  return absl::StrCat(Open(style_.chat ? "chat.completion.chunk" : "text_completion"), ",\"choices\":[],\"usage\":",
+                      UsageJson(TotalUsage()), "}");
+}
+
+void AnswerWriter::Collect(const ChoiceUpdate& update) {
+  NoteUsage(update.choice, update.usage);
+  Collected& collected = collected_[update.choice];
+  for (const text::TextPiece& piece : update.pieces) {
+    (piece.kind == text::TextKind::kReasoning ? collected.reasoning : collected.content) += piece.text;
+  }
+  if (style_.return_token_ids) collected.ids.insert(collected.ids.end(), update.ids.begin(), update.ids.end());
+  if (update.finish) collected.finish = *update.finish;
+}
+
+std::string AnswerWriter::Whole(const std::vector<std::string>& echo_texts,
+                                const std::vector<std::vector<int32_t>>& prompt_ids) const {
+  std::string out = Open(style_.chat ? "chat.completion" : "text_completion");
+  out += ",\"choices\":[";
+  for (size_t i = 0; i < collected_.size(); ++i) {
+    const Collected& collected = collected_[i];
+    absl::StrAppend(&out, i ? "," : "", "{\"index\":", i);
+    if (style_.chat) {
+      out += ",\"message\":{\"role\":\"assistant\",\"content\":";
+      if (collected.content.empty() && !collected.reasoning.empty()) {
+        out += "null";
+      } else {
+        AppendJsonString(collected.content, &out);
+      }
+      if (!collected.reasoning.empty() && style_.include_reasoning) {
+        out += ',';
+        AppendReasoning(collected.reasoning, &out);
+      }
+      out += ",\"refusal\":null}";
+    } else {
+      out += ",\"text\":";
+      AppendJsonString(i < echo_texts.size() ? echo_texts[i] + collected.content : collected.content, &out);
+    }
+    out += ",\"logprobs\":null";
+    AppendFinish(&collected.finish, &out);
+    if (style_.return_token_ids) {
+      if (i < prompt_ids.size()) AppendIds("prompt_token_ids", prompt_ids[i], &out);
+      AppendIds("token_ids", collected.ids, &out);
+    }
+    out += '}';
+  }
+  absl::StrAppend(&out, "],\"usage\":", UsageJson(TotalUsage()), "}");
+  return out;
+}
+
+}  // namespace quartet::gateway

@@ -1,0 +1,320 @@
+#include "services/gateway/openai/request.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "services/gateway/openai/fields.h"
+
+namespace quartet::gateway {
+namespace {
+
+using text::Value;
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr std::string_view kUnsupported = "unsupported_parameter";
+
+void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error) {
+  const std::optional<std::string> model = fields.String("model");
+  if (!model || *model == limits.served_model_name || fields.failed()) return;
+  *error = ApiError{.status = 404,
+                    .message = absl::StrCat("the model '", model->substr(0, 200), "' does not exist; this server serves '",
+                                            limits.served_model_name, "'"),
+                    .param = "model",
+                    .code = "model_not_found"};
+}
+
+// Numbers that change nothing at `neutral`; anything else would need what is not there yet.
+void RefuseNumber(Fields& fields, std::string_view name, double min, double max, double neutral) {
+  const std::optional<double> value = fields.Number(name, min, max);
+  if (value && *value != neutral) {
+    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral), kUnsupported);
+  }
+}
+
+void RefuseInteger(Fields& fields, std::string_view name, int64_t min, int64_t max, int64_t neutral) {
+  const std::optional<int64_t> value = fields.Integer(name, min, max);
+  if (value && *value != neutral) {
+    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral), kUnsupported);
+  }
+}
+
+void RefuseBool(Fields& fields, std::string_view name, bool neutral) {
+  const std::optional<bool> value = fields.Bool(name);
+  if (value && *value != neutral) {
+    fields.Fail(name, absl::StrCat("only ", neutral ? "true" : "false", " is supported"), kUnsupported);
+  }
+}
+
+bool IsEmpty(const Value& value) {
+  return (value.is_list() && value.list().empty()) || (value.is_object() && value.entries().empty()) ||
+         (value.is_string() && value.string().empty()) || (value.is_bool() && !value.boolean());
+}
+
+// Fields that ask for something as soon as they hold something.
+void RefuseContent(Fields& fields, std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names) {
+    const Value* value = fields.Get(name);
+    if (value && !IsEmpty(*value)) fields.Fail(name, "is not supported", kUnsupported);
+  }
+}
+
+void CheckLogitBias(Fields& fields, const RequestLimits& limits) {
+  const Value* bias = fields.Object("logit_bias");
+  if (!bias || bias->entries().empty()) return;
+  for (const auto& [key, value] : bias->entries()) {
+    int64_t id = -1;
+    if (key.empty() || key.size() > 10 || !std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
+        (id = std::stoll(key)) >= limits.vocab_size) {
+      fields.Fail("logit_bias", absl::StrCat("the key '", key.substr(0, 40), "' is not a token id from 0 to ",
+                                             limits.vocab_size - 1));
+      return;
+    }
+    if (!value.is_number() || !(value.number() >= -100 && value.number() <= 100)) {
+      fields.Fail("logit_bias", absl::StrCat("the value of '", key, "' must be a number from -100 to 100"));
+      return;
+    }
+  }
+  fields.Fail("logit_bias", "is not supported", kUnsupported);
+}
+
+void ParseStop(Fields& fields, CommonFields* out) {
+  const Value* stop = fields.Get("stop");
+  if (!stop || fields.failed()) return;
+  std::vector<Value> items;
+  if (stop->is_string()) {
+    items.push_back(*stop);
+  } else if (stop->is_list()) {
+    items = stop->list();
+  } else {
+    fields.Fail("stop", absl::StrCat("must be a string or a list of strings, not ", std::string(stop->TypeName())));
+    return;
+  }
+  if (items.size() > kStopStringsMax) {
+    fields.Fail("stop", absl::StrCat("must hold at most ", kStopStringsMax, " strings, not ", items.size()));
+    return;
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::string name = stop->is_string() ? "stop" : absl::StrCat("stop[", i, "]");
+    if (!items[i].is_string()) {
+      fields.Fail(name, absl::StrCat("must be a string, not ", std::string(items[i].TypeName())));
+    } else if (items[i].string().empty()) {
+      fields.Fail(name, "must not be empty");
+    } else if (items[i].string().size() > kStopStringBytesMax) {
+      fields.Fail(name, absl::StrCat("must be at most ", kStopStringBytesMax, " bytes long, not ", items[i].string().size()));
+    } else {
+      out->stop.push_back(items[i].string());
+    }
+  }
+}
+
+void ParseStream(Fields& fields, std::optional<ApiError>* error, CommonFields* out) {
+  out->stream = fields.Bool("stream").value_or(false);
+  const Value* options = fields.Object("stream_options");
+  if (!options) return;
+  if (!out->stream) {
+    fields.Fail("stream_options", "is allowed only with \"stream\": true");
+    return;
+  }
+  Fields inner(*options, "stream_options.", error);
+  out->include_usage = inner.Bool("include_usage").value_or(false);
+  out->continuous_usage_stats = inner.Bool("continuous_usage_stats").value_or(false);
+  if (out->continuous_usage_stats && !out->include_usage) {
+    inner.Fail("continuous_usage_stats", "needs \"include_usage\": true");
+  }
+}
+
+void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens_min, std::optional<ApiError>* error,
+                 CommonFields* out) {
+  ParseStream(fields, error, out);
+  out->max_tokens = fields.Integer("max_tokens", max_tokens_min, kInt32Max);
+  if (const auto wins = fields.Integer("max_completion_tokens", max_tokens_min, kInt32Max)) out->max_tokens = wins;
+  out->temperature = fields.Number("temperature", 0, 2);
+  out->top_p = fields.Number("top_p", 0, 1);
+  if (out->top_p && *out->top_p == 0) fields.Fail("top_p", "must be above 0 and at most 1");
+  out->top_k = fields.Integer("top_k", -1, kInt32Max);
+  out->min_p = fields.Number("min_p", 0, 1);
+  out->seed = fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  ParseStop(fields, out);
+  if (auto ids = fields.Ids("stop_token_ids", limits.vocab_size, 1024)) out->stop_token_ids = std::move(*ids);
+  out->include_stop_str_in_output = fields.Bool("include_stop_str_in_output").value_or(false);
+  out->ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  out->skip_special_tokens = fields.Bool("skip_special_tokens").value_or(true);
+  out->return_token_ids = fields.Bool("return_token_ids").value_or(false);
+  out->request_id = fields.String("request_id").value_or("");
+  if (out->request_id.size() > 128) fields.Fail("request_id", "must be at most 128 bytes long");
+  out->cache_salt = fields.String("cache_salt").value_or("");
+  if (out->cache_salt.size() > 256) fields.Fail("cache_salt", "must be at most 256 bytes long");
+
+  RefuseInteger(fields, "n", 1, 128, 1);
+  RefuseInteger(fields, "best_of", 1, 128, 1);
+  RefuseNumber(fields, "presence_penalty", -2, 2, 0);
+  RefuseNumber(fields, "frequency_penalty", -2, 2, 0);
+  RefuseNumber(fields, "repetition_penalty", 0, 1e6, 1);
+  RefuseNumber(fields, "repeat_penalty", 0, 1e6, 1);
+  RefuseInteger(fields, "min_tokens", 0, kInt32Max, 0);
+  CheckLogitBias(fields, limits);
+  if (const Value* format = fields.Object("response_format")) {
+    const Value* type = format->Find("type");
+    if (!type || !type->is_string()) {
+      fields.Fail("response_format", "must have a \"type\" that is a string");
+    } else if (type->string() != "text") {
+      fields.Fail("response_format", "only {\"type\": \"text\"} is supported", kUnsupported);
+    }
+  }
+  RefuseContent(fields, {"structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice",
+                         "guided_grammar", "regex", "ebnf", "grammar", "json_schema", "prompt_logprobs",
+                         "return_tokens_as_token_ids", "truncate_prompt_tokens", "use_beam_search", "logits_processors",
+                         "bad_words", "allowed_token_ids"});
+  RefuseInteger(fields, "priority", -kInt32Max, kInt32Max, 0);
+}
+
+void CheckTools(Fields& fields) {
+  const Value* tools = fields.Get("tools");
+  if (tools && !tools->is_list()) {
+    fields.Fail("tools", absl::StrCat("must be a list, not ", std::string(tools->TypeName())));
+    return;
+  }
+  const bool any = tools && !tools->list().empty();
+  if (const Value* choice = fields.Get("tool_choice")) {
+    if (choice->is_string()) {
+      const std::string& mode = choice->string();
+      if (mode == "required") {
+        fields.Fail("tool_choice", "\"required\" is not supported", kUnsupported);
+      } else if (mode != "none" && mode != "auto") {
+        fields.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
+      } else if (mode == "auto" && !any) {
+        fields.Fail("tool_choice", "needs tools");
+      }
+    } else if (choice->is_object()) {
+      fields.Fail("tool_choice", "naming a tool is not supported", kUnsupported);
+    } else {
+      fields.Fail("tool_choice", absl::StrCat("must be a string or an object, not ", std::string(choice->TypeName())));
+    }
+  }
+  const std::optional<bool> parallel = fields.Bool("parallel_tool_calls");
+  if (any && parallel && !*parallel) {
+    fields.Fail("parallel_tool_calls", "only true is supported", kUnsupported);
+  }
+}
+
+}  // namespace
+
+std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const RequestLimits& limits) {
+  if (!body.is_object()) {
+    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ", std::string(body.TypeName()))};
+  }
+  std::optional<ApiError> error;
+  Fields fields(body, "", &error);
+  ChatFields out;
+  CheckModel(fields, limits, &error);
+  const Value* messages = fields.Get("messages");
+  if (!messages) {
+    fields.Fail("messages", "is missing");
+  } else if (!messages->is_list()) {
+    fields.Fail("messages", absl::StrCat("must be a list, not ", std::string(messages->TypeName())));
+  } else if (messages->list().empty()) {
+    fields.Fail("messages", "must hold at least one message");
+  }
+  ParseCommon(fields, limits, 1, &error, &out);
+  RefuseBool(fields, "logprobs", false);
+  RefuseInteger(fields, "top_logprobs", 0, 20, 0);
+  CheckTools(fields);
+  if (fields.Get("functions")) fields.Fail("functions", "is not supported; use tools", kUnsupported);
+  if (fields.Get("function_call")) fields.Fail("function_call", "is not supported; use tool_choice", kUnsupported);
+  fields.String("reasoning_effort");
+  out.include_reasoning = fields.Bool("include_reasoning").value_or(true);
+  RefuseBool(fields, "separate_reasoning", true);
+  RefuseBool(fields, "echo", false);
+  fields.Bool("add_generation_prompt");
+  fields.Bool("continue_final_message");
+  fields.Object("chat_template_kwargs");
+  if (fields.Get("chat_template")) fields.Fail("chat_template", "a template of one's own is not allowed", kUnsupported);
+  if (fields.Get("reasoning")) fields.Fail("reasoning", "is not supported; use reasoning_effort", kUnsupported);
+  for (std::string_view name : {"thinking_token_budget", "reasoning_budget_tokens", "thinking_budget"}) {
+    if (fields.Get(name)) fields.Fail(name, "is not supported", kUnsupported);
+  }
+  if (const Value* thinking = fields.Object("thinking"); thinking && thinking->Find("budget_tokens")) {
+    fields.Fail("thinking.budget_tokens", "is not supported", kUnsupported);
+  }
+  RefuseContent(fields, {"audio", "web_search_options"});
+  if (const Value* modalities = fields.Get("modalities")) {
+    const bool text_only = modalities->is_list() && modalities->list().size() == 1 && modalities->list()[0].is_string() &&
+                           modalities->list()[0].string() == "text";
+    if (!text_only) fields.Fail("modalities", "only [\"text\"] is supported", kUnsupported);
+  }
+  if (error) return *std::move(error);
+  return out;
+}
+
+std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body, const RequestLimits& limits) {
+  if (!body.is_object()) {
+    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ", std::string(body.TypeName()))};
+  }
+  std::optional<ApiError> error;
+  Fields fields(body, "", &error);
+  CompletionFields out;
+  CheckModel(fields, limits, &error);
+  out.echo = fields.Bool("echo").value_or(false);
+  ParseCommon(fields, limits, out.echo ? 0 : 1, &error, &out);
+  if (const auto logprobs = fields.Integer("logprobs", 0, 20)) {
+    // Zero asks for the log-probability of the sampled tokens.
+    fields.Fail("logprobs", "is not supported", kUnsupported);
+  }
+  RefuseContent(fields, {"suffix"});
+
+  const Value* prompt = fields.Get("prompt");
+  if (!prompt) {
+    fields.Fail("prompt", "is missing");
+  } else if (prompt->is_string()) {
+    out.prompts.emplace_back(prompt->string());
+  } else if (!prompt->is_list()) {
+    fields.Fail("prompt", absl::StrCat("must be a string, a list of strings, a list of token ids or a list of such lists, not ",
+                                       std::string(prompt->TypeName())));
+  } else if (prompt->list().empty()) {
+    fields.Fail("prompt", "must not be empty");
+  } else if (prompt->list()[0].is_number()) {
+    if (auto ids = fields.Ids("prompt", limits.vocab_size, static_cast<size_t>(kInt32Max))) {
+      out.prompts.emplace_back(*std::move(ids));
+    }
+  } else if (prompt->list().size() > kPromptsMax) {
+    fields.Fail("prompt", absl::StrCat("must hold at most ", kPromptsMax, " prompts, not ", prompt->list().size()));
+  } else {
+    const bool strings = prompt->list()[0].is_string();
+    for (size_t i = 0; i < prompt->list().size() && !fields.failed(); ++i) {
+      const Value& item = prompt->list()[i];
+      const std::string name = absl::StrCat("prompt[", i, "]");
+      if (strings ? !item.is_string() : !item.is_list()) {
+        fields.Fail(name, absl::StrCat("prompts must all be of one kind; this one is of type ", std::string(item.TypeName())));
+      } else if (strings) {
+        out.prompts.emplace_back(item.string());
+      } else {
+        const Value holder = Value::MakeObject({{name, item}});
+        Fields inner(holder, "", &error);
+        if (item.list().empty()) inner.Fail(name, "must not be empty");
+        if (auto ids = inner.Ids(name, limits.vocab_size, static_cast<size_t>(kInt32Max))) {
+          out.prompts.emplace_back(*std::move(ids));
+        }
+      }
+    }
+  }
+  if (error) return *std::move(error);
+  return out;
+}
+
+Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefaults& defaults, uint64_t random_seed) {
+  Sampling sampling;
+  const bool asks = fields.temperature || fields.top_p || fields.top_k || fields.min_p;
+  double temperature = fields.temperature.value_or(defaults.temperature);
+  if (defaults.greedy && !fields.temperature) temperature = asks ? 1.0 : 0.0;
+  // Below this the logits would overflow before the draw.
+  if (temperature > 0 && temperature < 0.01) temperature = 0.01;
+  sampling.temperature = static_cast<float>(temperature);
+  sampling.top_p = static_cast<float>(fields.top_p.value_or(defaults.top_p));
+  sampling.min_p = static_cast<float>(fields.min_p.value_or(defaults.min_p));
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.top_k.value_or(defaults.top_k)));
+  sampling.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
+  return sampling;
+}
+
+}  // namespace quartet::gateway

@@ -1,0 +1,111 @@
+// The gateway's line to a coordinator: token ids out, token ids in.
+#ifndef QUARTET_SERVICES_GATEWAY_ROUTING_ENGINE_CLIENT_H_
+#define QUARTET_SERVICES_GATEWAY_ROUTING_ENGINE_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace quartet::gateway {
+
+struct Sampling {
+  float temperature = 0;  // 0: greedy
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;  // 0: off
+  uint64_t seed = 0;
+};
+
+struct SequenceRequest {
+  std::string request_id;
+  std::vector<int32_t> prompt_ids;
+  Sampling sampling;
+  uint32_t choice = 0;      // index among the choices of one prompt
+  uint32_t max_tokens = 1;  // at least 1
+  std::vector<int32_t> end_ids;
+  std::vector<int32_t> stop_ids;
+  int32_t first_padding_id = 0;
+  bool ignore_eos = false;
+  std::string cache_salt;
+};
+
+// How a sequence ended. With a status that is not OK nothing else counts.
+struct SequenceEnd {
+  enum class Reason { kEndToken, kStopId, kLength, kTruncated };
+  absl::Status status;
+  Reason reason = Reason::kEndToken;
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;  // the end token included
+  uint32_t cached_tokens = 0;
+  int32_t stop_id = 0;  // with kStopId
+};
+
+// Told about one sequence: OnAdmitted at most once, then OnTokens any number of times, and OnEnd exactly once, whatever
+// happens. Called one at a time, on the client's threads; must not block.
+class SequenceObserver {
+ public:
+  virtual ~SequenceObserver() = default;
+  virtual void OnAdmitted(uint32_t cached_tokens) = 0;
+  virtual void OnTokens(std::span<const int32_t> ids) = 0;
+  virtual void OnEnd(const SequenceEnd& end) = 0;
+};
+
+// A sequence that was handed to the engine. All methods are thread safe, do not block and never call the observer
+// themselves. Letting go of the handle changes nothing.
+class Sequence {
+ public:
+  virtual ~Sequence() = default;
+  // The engine drops the sequence; OnEnd (CANCELLED) follows unless the end was already on its way.
+  virtual void Cancel() = 0;
+  // Of the sampled tokens the first `n_tokens` count.
+  virtual void Truncate(uint32_t n_tokens) = 0;
+  // While paused no more than one further event is taken from the engine.
+  virtual void SetPaused(bool paused) = 0;
+};
+
+// What is known about the engine, at most a poll interval old.
+struct EngineState {
+  bool ready = false;
+  std::string not_ready_reason = "the coordinator has not answered yet";
+  uint32_t max_model_len = 0;
+  uint32_t max_num_seqs = 0;
+  uint32_t vocab_size = 0;
+  uint64_t epoch = 0;
+  std::string checkpoint_digest;
+};
+
+// Thread safe. Destroying it ends all sequences (their OnEnd has been called when the destructor returns).
+class EngineClient {
+ public:
+  virtual ~EngineClient() = default;
+  // Does not block; errors come through OnEnd.
+  virtual std::shared_ptr<Sequence> Submit(const SequenceRequest& request,
+                                           std::shared_ptr<SequenceObserver> observer) = 0;
+  virtual EngineState state() const = 0;
+  // Calls `done`, in this thread or another, with the coordinator's metrics, at most 1 s old; empty if it does not answer
+  // within half a second.
+  virtual void FetchMetrics(std::function<void(std::string)> done) = 0;
+  // The last ones known if they are at most 1 s old, else empty. Does not block.
+  virtual std::string CachedMetrics() const = 0;
+};
+
+struct EngineClientOptions {
+  std::string address;  // host:port or unix:/path
+  absl::Duration poll_interval = absl::Milliseconds(500);
+  absl::Duration poll_timeout = absl::Seconds(2);
+  // Called on the polling thread whenever readiness changes.
+  std::function<void(const EngineState&)> on_change;
+};
+
+// Connects in the background and again whenever the connection breaks.
+std::unique_ptr<EngineClient> ConnectEngine(EngineClientOptions options);
+
+}  // namespace quartet::gateway
+
+#endif  // QUARTET_SERVICES_GATEWAY_ROUTING_ENGINE_CLIENT_H_

@@ -1,0 +1,89 @@
+// A request at work: its choices, each a sequence of the engine and a pipeline that makes text of its ids.
+#ifndef QUARTET_SERVICES_GATEWAY_ROUTING_GENERATION_H_
+#define QUARTET_SERVICES_GATEWAY_ROUTING_GENERATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/gateway/routing/engine_client.h"
+#include "services/gateway/routing/output_pipeline.h"
+#include "services/gateway/text/model_text.h"
+
+namespace quartet::gateway {
+
+struct ChoicePlan {
+  std::vector<int32_t> prompt_ids;
+  uint32_t max_tokens = 1;  // 0: nothing is generated and the engine is not asked
+  bool opens_think = false;
+  uint32_t choice = 0;  // index among the choices of one prompt: part of the key of the random numbers
+};
+
+struct GenerationPlan {
+  std::string request_id;
+  std::vector<ChoicePlan> choices;  // at least one
+  Sampling sampling;
+  OutputOptions output;  // opens_think comes from the choice
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false;
+  std::string cache_salt;
+};
+
+enum class FinishKind { kEndToken, kStopId, kStopString, kLength };
+
+struct ChoiceFinish {
+  FinishKind kind = FinishKind::kEndToken;
+  std::string stop_string;  // with kStopString
+  int32_t stop_id = 0;      // with kStopId
+};
+
+struct ChoiceUsage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  uint32_t reasoning_tokens = 0;
+  uint32_t cached_tokens = 0;
+};
+
+struct ChoiceUpdate {
+  uint32_t choice = 0;
+  std::vector<text::TextPiece> pieces;
+  std::vector<int32_t> ids;
+  ChoiceUsage usage;                   // so far
+  std::optional<ChoiceFinish> finish;  // in the choice's last update
+};
+
+// Told about a generation, one call at a time, on any thread; must not block. Either OnFinished (all choices have
+// finished) or OnError comes last, exactly once, unless the generation was cancelled: then nothing more comes.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void OnAdmitted(uint32_t choice, const ChoiceUsage& usage) = 0;
+  // False: whoever reads the output is slow; the generation pauses itself until SetPaused(false).
+  virtual bool OnUpdate(ChoiceUpdate update) = 0;
+  virtual void OnFinished() = 0;
+  // `admitted`: the engine had begun to work on some choice.
+  virtual void OnError(const absl::Status& status, bool admitted) = 0;
+};
+
+// Thread safe; none of the methods blocks.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+  // The client has gone: all sequences are dropped and the observer is let go.
+  virtual void Cancel() = 0;
+  // Ends with an error that the observer is told.
+  virtual void Abort(const absl::Status& status) = 0;
+  // Whether to take more from the engine.
+  virtual void SetPaused(bool paused) = 0;
+};
+
+// Submits all choices. The observer may be called before this returns. Client and model must outlive the generation's end.
+std::shared_ptr<Generation> StartGeneration(EngineClient* engine, std::shared_ptr<const text::ModelText> model,
+                                            GenerationPlan plan, std::shared_ptr<GenerationObserver> observer);
+
+}  // namespace quartet::gateway
+
+#endif  // QUARTET_SERVICES_GATEWAY_ROUTING_GENERATION_H_

@@ -1,0 +1,333 @@
+#include "tests/support/scripted_engine.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/quartet/v1/engine.grpc.pb.h"
+
+namespace quartet::testing {
+namespace {
+
+bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
+ public:
+  explicit Engine(Script script) : script_(std::move(script)) {}
+
+  ~Engine() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+    for (std::thread& player : players_) player.join();
+  }
+
+  void Listen(int port) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  bool listening() const { return server_ != nullptr && port_ != 0; }
+
+  std::string address() const override { return absl::StrCat("127.0.0.1:", port_); }
+
+  void SetReady(bool ready, const std::string& reason) override {
+    std::lock_guard lock(mutex_);
+    info_.set_ready(ready);
+    info_.set_not_ready_reason(reason);
+  }
+  void SetMaxModelLen(uint32_t tokens) override {
+    std::lock_guard lock(mutex_);
+    info_.set_max_model_len(tokens);
+  }
+  void SetMetrics(const std::string& text) override {
+    std::lock_guard lock(mutex_);
+    metrics_ = text;
+  }
+  void Release() override {
+    {
+      std::lock_guard lock(mutex_);
+      released_ = true;
+    }
+    changed_.notify_all();
+  }
+  std::vector<SeenSequence> seen() const override {
+    std::lock_guard lock(mutex_);
+    return {seen_.begin(), seen_.end()};
+  }
+  bool WaitFor(const std::function<bool(const std::vector<SeenSequence>&)>& done, absl::Duration timeout) override {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout),
+                             [&] { return done(std::vector<SeenSequence>(seen_.begin(), seen_.end())); });
+  }
+
+ private:
+  // One call. Reads what the gateway says on gRPC's threads; a thread of its own plays the script with Write.
+  class Stream final : public grpc::ServerBidiReactor<v1::EngineRequest, v1::EngineEvent> {
+   public:
+    explicit Stream(Engine* engine) : engine_(engine) { StartRead(&request_); }
+
+    void OnReadDone(bool ok) override {
+      if (ok && !seen_ && request_.has_submit()) {
+        seen_ = engine_->Note(request_.submit());
+        engine_->PlayInThread(this, seen_);
+      } else if (ok) {
+        engine_->Truncated(seen_, request_.truncate().n_tokens());
+      } else {
+        Gone();
+        return;
+      }
+      StartRead(&request_);
+    }
+    void OnCancel() override { Gone(); }
+    void OnWriteDone(bool ok) override {
+      std::lock_guard lock(mutex_);
+      written_ = true;
+      ok_ = ok;
+      done_.notify_all();
+    }
+    void OnDone() override { delete this; }
+
+    bool Write(const v1::EngineEvent& event) {
+      std::unique_lock lock(mutex_);
+      written_ = false;
+      StartWrite(&event);
+      done_.wait(lock, [this] { return written_; });
+      return ok_;
+    }
+
+   private:
+    void Gone() {
+      if (seen_) {
+        engine_->Cancelled(seen_);
+      } else if (!refused_.exchange(true)) {
+        Finish({grpc::StatusCode::INVALID_ARGUMENT, "the first message must be submit"});
+      }
+    }
+
+    Engine* const engine_;
+    v1::EngineRequest request_;
+    SeenSequence* seen_ = nullptr;
+    std::atomic<bool> refused_{false};
+    std::mutex mutex_;
+    std::condition_variable done_;
+    bool written_ = false;
+    bool ok_ = false;
+  };
+
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context, const v1::GetInfoRequest*,
+                                    v1::EngineInfo* info) override {
+    {
+      std::lock_guard lock(mutex_);
+      *info = info_;
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context, const v1::GetMetricsRequest*,
+                                       v1::MetricsText* text) override {
+    {
+      std::lock_guard lock(mutex_);
+      text->set_text(metrics_);
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerBidiReactor<v1::EngineRequest, v1::EngineEvent>* Generate(grpc::CallbackServerContext*) override {
+    return new Stream(this);  // deletes itself, as gRPC's callback interface wants it
+  }
+
+  void PlayInThread(Stream* stream, SeenSequence* seen) {
+    std::lock_guard lock(mutex_);
+    players_.emplace_back([this, stream, seen] {
+      SeenSequence copy;
+      {
+        std::lock_guard inner(mutex_);
+        copy = *seen;
+      }
+      stream->Finish(Play(script_(copy), stream, seen));
+    });
+  }
+
+  void Truncated(SeenSequence* seen, uint32_t n_tokens) {
+    std::lock_guard lock(mutex_);
+    seen->truncated = n_tokens;
+    changed_.notify_all();
+  }
+
+  void Cancelled(SeenSequence* seen) {
+    std::lock_guard lock(mutex_);
+    if (!seen->ended) seen->cancelled = true;
+    changed_.notify_all();
+  }
+
+  SeenSequence* Note(const v1::Submit& submit) {
+    SeenSequence seen;
+    seen.request_id = submit.request_id();
+    seen.prompt_ids.assign(submit.prompt_ids().begin(), submit.prompt_ids().end());
+    seen.end_ids.assign(submit.end_ids().begin(), submit.end_ids().end());
+    seen.stop_ids.assign(submit.stop_ids().begin(), submit.stop_ids().end());
+    seen.first_padding_id = submit.first_padding_id();
+    seen.max_tokens = submit.max_tokens();
+    seen.ignore_eos = submit.ignore_eos();
+    seen.temperature = submit.sampling().temperature();
+    seen.top_p = submit.sampling().top_p();
+    seen.min_p = submit.sampling().min_p();
+    seen.top_k = submit.sampling().top_k();
+    seen.seed = submit.sampling().seed();
+    seen.cache_salt = submit.cache_salt();
+    std::lock_guard lock(mutex_);
+    seen_.push_back(std::move(seen));
+    changed_.notify_all();
+    return &seen_.back();  // a deque does not move its elements
+  }
+
+  // False if the sequence is over before it was released.
+  bool Hold(SeenSequence* seen) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return released_ || stopping_ || seen->cancelled || seen->truncated; });
+    return released_ && !stopping_ && !seen->cancelled;
+  }
+
+  bool Over(const SeenSequence* seen) {
+    std::lock_guard lock(mutex_);
+    return stopping_ || seen->cancelled || seen->truncated;
+  }
+
+  grpc::Status Play(const SequenceScript& script, Stream* stream, SeenSequence* seen) {
+    if (!script.refusal.ok()) return End(seen, script.refusal);
+    if (script.hold_admission && !Hold(seen)) return Gone();
+    v1::EngineEvent admitted;
+    admitted.mutable_admitted()->set_cached_tokens(script.cached_tokens);
+    if (!stream->Write(admitted)) return Gone();
+
+    uint32_t sent = 0;
+    v1::Finished finished;
+    finished.set_reason(v1::Finished::REASON_END_TOKEN);
+    v1::EngineEvent event;
+    for (size_t i = 0; !Over(seen) && !script.ids.empty(); ++i) {
+      if (i >= script.ids.size() && !script.repeat) break;
+      if (script.hold_at == i) {
+        if (!Flush(stream, &event, seen)) return Gone();
+        Hold(seen);
+        if (Over(seen)) break;
+      }
+      if (script.fail_at == i) {
+        if (!Flush(stream, &event, seen)) return Gone();
+        return End(seen, script.failure);
+      }
+      const int32_t id = script.ids[i % script.ids.size()];
+      event.mutable_tokens()->add_ids(id);
+      ++sent;
+      const bool ends = !seen->ignore_eos && Holds(seen->end_ids, id);
+      const bool stops = Holds(seen->stop_ids, id);
+      const bool full = sent >= seen->max_tokens;
+      if (event.tokens().ids_size() >= static_cast<int>(script.ids_per_event) || ends || stops || full) {
+        if (!Flush(stream, &event, seen)) return Gone();
+      }
+      if (ends) break;
+      if (stops) {
+        finished.set_reason(v1::Finished::REASON_STOP_ID);
+        finished.set_stop_id(id);
+        break;
+      }
+      if (full) {
+        finished.set_reason(v1::Finished::REASON_LENGTH);
+        break;
+      }
+    }
+    if (!Flush(stream, &event, seen)) return Gone();
+    {
+      std::lock_guard lock(mutex_);
+      if (seen->cancelled || stopping_) return Gone();
+      if (seen->truncated) {
+        finished.set_reason(v1::Finished::REASON_TRUNCATED);
+        sent = *seen->truncated;
+      }
+      seen->ended = true;
+      changed_.notify_all();
+    }
+    finished.set_prompt_tokens(static_cast<uint32_t>(seen->prompt_ids.size()));
+    finished.set_completion_tokens(sent);
+    finished.set_cached_tokens(script.cached_tokens);
+    v1::EngineEvent last;
+    *last.mutable_finished() = finished;
+    stream->Write(last);
+    return grpc::Status::OK;
+  }
+
+  bool Flush(Stream* stream, v1::EngineEvent* event, SeenSequence* seen) {
+    const int count = event->tokens().ids_size();
+    if (count == 0) return true;
+    const bool ok = stream->Write(*event);
+    event->Clear();
+    std::lock_guard lock(mutex_);
+    seen->tokens_sent += static_cast<size_t>(count);
+    if (!ok) seen->cancelled = true;
+    changed_.notify_all();
+    return ok;
+  }
+
+  grpc::Status End(SeenSequence* seen, const absl::Status& status) {
+    std::lock_guard lock(mutex_);
+    seen->ended = true;
+    changed_.notify_all();
+    return ToGrpc(status);
+  }
+
+  static grpc::Status Gone() { return {grpc::StatusCode::CANCELLED, "the gateway cancelled"}; }
+
+  const Script script_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::vector<std::thread> players_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SeenSequence> seen_;
+  v1::EngineInfo info_ = [] {
+    v1::EngineInfo info;
+    info.set_ready(true);
+    info.set_max_model_len(4096);
+    info.set_max_num_seqs(4);
+    info.set_vocab_size(2048);
+    info.set_epoch(1);
+    info.set_checkpoint_digest("0123456789abcdef");
+    return info;
+  }();
+  std::string metrics_ = "# HELP quartet_steps_total Steps\nquartet_steps_total 7\n";
+  bool released_ = false;
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<ScriptedEngine> ScriptedEngine::Start(Script script, int port) {
+  auto engine = std::make_unique<Engine>(std::move(script));
+  engine->Listen(port);
+  if (!engine->listening()) return nullptr;
+  return engine;
+}
+
+}  // namespace quartet::testing

@@ -1,0 +1,75 @@
+// A coordinator for tests of gateways: speaks engine.proto over real gRPC, and what it "samples" is written down before.
+#ifndef QUARTET_TESTS_SUPPORT_SCRIPTED_ENGINE_H_
+#define QUARTET_TESTS_SUPPORT_SCRIPTED_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace quartet::testing {
+
+// What became of one sequence.
+struct SeenSequence {
+  std::string request_id;
+  std::vector<int32_t> prompt_ids;
+  std::vector<int32_t> end_ids;
+  std::vector<int32_t> stop_ids;
+  int32_t first_padding_id = 0;
+  uint32_t max_tokens = 0;
+  bool ignore_eos = false;
+  float temperature = 0;
+  float top_p = 0;
+  float min_p = 0;
+  int32_t top_k = 0;
+  uint64_t seed = 0;
+  std::string cache_salt;
+
+  size_t tokens_sent = 0;
+  std::optional<uint32_t> truncated;
+  bool cancelled = false;  // by the gateway, before the end
+  bool ended = false;
+};
+
+// How a sequence is answered. Like a coordinator, the engine ends it at an end id, a stop id or max_tokens.
+struct SequenceScript {
+  std::vector<int32_t> ids;
+  size_t ids_per_event = 1;
+  bool repeat = false;  // start again when `ids` are used up, else finish as if an end token had come
+  uint32_t cached_tokens = 0;
+  absl::Status refusal;             // not OK: the call ends with it, without admission
+  bool hold_admission = false;      // wait for Release() before admitting
+  std::optional<size_t> hold_at;    // wait for Release() before the token with this index
+  std::optional<size_t> fail_at;    // end with `failure` before the token with this index
+  absl::Status failure = absl::AbortedError("a worker was lost");
+};
+
+// Thread safe. Destroying it breaks all calls.
+class ScriptedEngine {
+ public:
+  // `script` is called for every sequence, on a gRPC thread.
+  using Script = std::function<SequenceScript(const SeenSequence&)>;
+  // `port` 0 takes a free one.
+  static std::unique_ptr<ScriptedEngine> Start(Script script, int port = 0);
+  virtual ~ScriptedEngine() = default;
+
+  virtual std::string address() const = 0;
+  virtual void SetReady(bool ready, const std::string& reason = "") = 0;
+  virtual void SetMaxModelLen(uint32_t tokens) = 0;
+  virtual void SetMetrics(const std::string& text) = 0;
+  // Lets everything that holds now or later go on.
+  virtual void Release() = 0;
+  virtual std::vector<SeenSequence> seen() const = 0;
+  // Waits until the sequences fulfil `done`; false after `timeout`.
+  virtual bool WaitFor(const std::function<bool(const std::vector<SeenSequence>&)>& done,
+                       absl::Duration timeout = absl::Seconds(20)) = 0;
+};
+
+}  // namespace quartet::testing
+
+#endif  // QUARTET_TESTS_SUPPORT_SCRIPTED_ENGINE_H_

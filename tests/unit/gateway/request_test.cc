@@ -1,0 +1,261 @@
+#include "services/gateway/openai/request.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "services/gateway/text/json.h"
+
+namespace quartet::gateway {
+namespace {
+
+const RequestLimits kLimits{.served_model_name = "m", .vocab_size = 2048};
+
+text::Value Json(const std::string& json) {
+  auto value = text::ParseJson(json);
+  EXPECT_TRUE(value.ok()) << json << ": " << value.status();
+  return value.ok() ? *value : text::Value();
+}
+
+// A body with what every request needs and `fields` besides.
+std::variant<ChatFields, ApiError> Chat(const std::string& fields) {
+  return ParseChatFields(Json(R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}"),
+                         kLimits);
+}
+std::variant<CompletionFields, ApiError> Completion(const std::string& fields, const std::string& prompt = "\"hi\"") {
+  return ParseCompletionFields(Json("{\"prompt\":" + prompt + (fields.empty() ? "" : "," + fields) + "}"), kLimits);
+}
+
+struct Refused {
+  std::string fields;
+  std::string param;
+  std::string message_part;
+  int status = 400;
+};
+
+template <typename Parse>
+void ExpectRefused(const Refused& expected, Parse parse) {
+  auto result = parse(expected.fields);
+  const auto* error = std::get_if<ApiError>(&result);
+  ASSERT_NE(error, nullptr) << expected.fields << " was accepted";
+  EXPECT_EQ(error->status, expected.status) << expected.fields;
+  EXPECT_EQ(error->param, expected.param) << expected.fields;
+  EXPECT_NE(error->message.find(expected.message_part), std::string::npos) << expected.fields << ": " << error->message;
+}
+
+TEST(RequestFields, WrongTypesAndRangesNameTheField) {
+  const Refused table[] = {
+      {R"("model":"other")", "model", "does not exist", 404},
+      {R"("model":7)", "model", "must be a string"},
+      {R"("stream":1)", "stream", "must be true or false"},
+      {R"("stream":"true")", "stream", "must be true or false"},
+      {R"("stream_options":{"include_usage":true})", "stream_options", "only with"},
+      {R"("stream":true,"stream_options":[])", "stream_options", "must be an object"},
+      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage", "must be true or false"},
+      {R"("stream":true,"stream_options":{"continuous_usage_stats":true})", "stream_options.continuous_usage_stats", "needs"},
+      {R"("max_tokens":0)", "max_tokens", "from 1"},
+      {R"("max_tokens":-1)", "max_tokens", "from 1"},
+      {R"("max_tokens":1.5)", "max_tokens", "integer"},
+      {R"("max_tokens":"5")", "max_tokens", "must be an integer, not string"},
+      {R"("max_tokens":99999999999999999999)", "max_tokens", "integer"},
+      {R"("max_completion_tokens":0)", "max_completion_tokens", "from 1"},
+      {R"("temperature":-0.1)", "temperature", "from 0 to 2"},
+      {R"("temperature":2.1)", "temperature", "from 0 to 2"},
+      {R"("temperature":"0.7")", "temperature", "must be a number, not string"},
+      {R"("temperature":1e400)", "temperature", "from 0 to 2"},
+      {R"("temperature":true)", "temperature", "must be a number"},
+      {R"("top_p":0)", "top_p", "above 0"},
+      {R"("top_p":1.01)", "top_p", "from 0 to 1"},
+      {R"("top_k":-2)", "top_k", "from -1"},
+      {R"("top_k":0.5)", "top_k", "integer"},
+      {R"("min_p":-0.1)", "min_p", "from 0 to 1"},
+      {R"("min_p":1.1)", "min_p", "from 0 to 1"},
+      {R"("seed":"x")", "seed", "must be an integer"},
+      {R"("seed":1e30)", "seed", "integer"},
+      {R"("stop":"")", "stop", "must not be empty"},
+      {R"("stop":["a",""])", "stop[1]", "must not be empty"},
+      {R"("stop":["a",3])", "stop[1]", "must be a string"},
+      {R"("stop":{})", "stop", "string or a list"},
+      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop", "at most 16"},
+      {absl::StrCat("\"stop\":\"", std::string(1025, 'x'), "\""), "stop", "at most 1024 bytes"},
+      {R"("stop_token_ids":[2048])", "stop_token_ids[0]", "from 0 to 2047"},
+      {R"("stop_token_ids":[1,-1])", "stop_token_ids[1]", "from 0 to 2047"},
+      {R"("stop_token_ids":["a"])", "stop_token_ids[0]", "token id"},
+      {R"("stop_token_ids":5)", "stop_token_ids", "list of token ids"},
+      {R"("ignore_eos":"no")", "ignore_eos", "true or false"},
+      {R"("skip_special_tokens":0)", "skip_special_tokens", "true or false"},
+      {R"("include_stop_str_in_output":0)", "include_stop_str_in_output", "true or false"},
+      {R"("return_token_ids":0)", "return_token_ids", "true or false"},
+      {R"("request_id":5)", "request_id", "must be a string"},
+  };
+  for (const Refused& refused : table) {
+    ExpectRefused(refused, Chat);
+    ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
+  }
+}
+
+TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
+  const Refused both[] = {
+      {R"("n":2)", "n", "not supported"},
+      {R"("n":0)", "n", "from 1 to 128"},
+      {R"("best_of":2)", "best_of", "not supported"},
+      {R"("presence_penalty":0.5)", "presence_penalty", "not supported"},
+      {R"("presence_penalty":3)", "presence_penalty", "from -2 to 2"},
+      {R"("frequency_penalty":-1)", "frequency_penalty", "not supported"},
+      {R"("repetition_penalty":1.1)", "repetition_penalty", "not supported"},
+      {R"("min_tokens":1)", "min_tokens", "not supported"},
+      {R"("logit_bias":{"5":1})", "logit_bias", "not supported"},
+      {R"("logit_bias":{"2048":1})", "logit_bias", "not a token id from 0 to 2047"},
+      {R"("logit_bias":{"-1":1})", "logit_bias", "not a token id"},
+      {R"("logit_bias":{"5":101})", "logit_bias", "from -100 to 100"},
+      {R"("logit_bias":[])", "logit_bias", "must be an object"},
+      {R"("response_format":{"type":"json_object"})", "response_format", "only"},
+      {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format", "only"},
+      {R"("response_format":{})", "response_format", "type"},
+      {R"("structured_outputs":{"regex":"a"})", "structured_outputs", "not supported"},
+      {R"("guided_json":{"type":"object"})", "guided_json", "not supported"},
+      {R"("regex":"a+")", "regex", "not supported"},
+      {R"("prompt_logprobs":1)", "prompt_logprobs", "not supported"},
+      {R"("truncate_prompt_tokens":10)", "truncate_prompt_tokens", "not supported"},
+      {R"("priority":1)", "priority", "not supported"},
+  };
+  for (const Refused& refused : both) {
+    ExpectRefused(refused, Chat);
+    ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
+  }
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  const Refused chat[] = {
+      {R"("logprobs":true)", "logprobs", "only false"},
+      {R"("logprobs":1)", "logprobs", "true or false"},
+      {R"("top_logprobs":3)", "top_logprobs", "not supported"},
+      {R"("top_logprobs":21)", "top_logprobs", "from 0 to 20"},
+      {tool + R"(,"tool_choice":"required")", "tool_choice", "required"},
+      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice", "not supported"},
+      {tool + R"(,"tool_choice":"sometimes")", "tool_choice", "must be"},
+      {tool + R"(,"parallel_tool_calls":false)", "parallel_tool_calls", "only true"},
+      {R"("tool_choice":"auto")", "tool_choice", "needs tools"},
+      {R"("tools":{})", "tools", "must be a list"},
+      {R"("functions":[])", "functions", "use tools"},
+      {R"("function_call":"auto")", "function_call", "use tool_choice"},
+      {R"("echo":true)", "echo", "only false"},
+      {R"("separate_reasoning":false)", "separate_reasoning", "only true"},
+      {R"("reasoning_effort":3)", "reasoning_effort", "must be a string"},
+      {R"("reasoning":{"max_tokens":5})", "reasoning", "use reasoning_effort"},
+      {R"("thinking_token_budget":5)", "thinking_token_budget", "not supported"},
+      {R"("thinking":{"type":"enabled","budget_tokens":5})", "thinking.budget_tokens", "not supported"},
+      {R"("chat_template":"{{x}}")", "chat_template", "not allowed"},
+      {R"("chat_template_kwargs":[])", "chat_template_kwargs", "must be an object"},
+      {R"("modalities":["text","audio"])", "modalities", "only"},
+      {R"("web_search_options":{"a":1})", "web_search_options", "not supported"},
+  };
+  for (const Refused& refused : chat) ExpectRefused(refused, Chat);
+  const Refused completion[] = {
+      {R"("logprobs":2)", "logprobs", "not supported"},
+      {R"("logprobs":true)", "logprobs", "must be an integer"},
+      {R"("suffix":"x")", "suffix", "not supported"},
+      {R"("echo":1)", "echo", "true or false"},
+  };
+  for (const Refused& refused : completion) {
+    ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
+  }
+}
+
+TEST(RequestFields, ValuesThatAskForNothingSpecialAreAccepted) {
+  for (const char* fields :
+       {"", R"("n":1,"best_of":1,"presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"min_tokens":0)",
+        R"("logit_bias":{},"response_format":{"type":"text"},"priority":0,"prompt_logprobs":false)",
+        R"("model":"m","stream":null,"max_tokens":null,"stop":null,"seed":null,"temperature":null)",
+        R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})",
+        R"("temperature":0,"top_p":1,"top_k":-1,"min_p":0,"seed":-5,"stop":["a","b"],"stop_token_ids":[0,2047])",
+        R"("max_tokens":16.0)", R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","verbosity":"low")",
+        R"("typical_p":0.5,"mirostat":2,"dry_multiplier":0.8,"unheard_of":[1,2])"}) {
+    auto chat = Chat(fields);
+    EXPECT_TRUE(std::holds_alternative<ChatFields>(chat)) << fields << ": " << std::get<ApiError>(chat).message;
+    auto completion = Completion(fields);
+    EXPECT_TRUE(std::holds_alternative<CompletionFields>(completion)) << fields;
+  }
+  for (const char* fields : {R"("logprobs":false,"top_logprobs":0)", R"("tools":[],"tool_choice":"none")",
+                             R"("parallel_tool_calls":false)", R"("modalities":["text"],"include_reasoning":false)"}) {
+    EXPECT_TRUE(std::holds_alternative<ChatFields>(Chat(fields))) << fields;
+  }
+}
+
+TEST(RequestFields, MessagesMustBeAListThatHoldsSomething) {
+  for (const char* body : {"{}", R"({"messages":null})", R"({"messages":[]})", R"({"messages":"hi"})"}) {
+    auto result = ParseChatFields(Json(body), kLimits);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(result)) << body;
+    EXPECT_EQ(std::get<ApiError>(result).param, "messages") << body;
+  }
+  EXPECT_TRUE(std::holds_alternative<ApiError>(ParseChatFields(Json("[]"), kLimits)));
+}
+
+TEST(RequestFields, MaxCompletionTokensWins) {
+  EXPECT_EQ(std::get<ChatFields>(Chat(R"("max_tokens":5,"max_completion_tokens":7)")).max_tokens, 7);
+}
+
+TEST(RequestFields, OfKeysThatRepeatTheLastWins) {
+  EXPECT_EQ(std::get<ChatFields>(Chat(R"("max_tokens":5,"max_tokens":6)")).max_tokens, 6);
+}
+
+TEST(CompletionPrompts, ComeInFourForms) {
+  auto prompts = [](const std::string& prompt) { return std::get<CompletionFields>(Completion("", prompt)).prompts; };
+  EXPECT_EQ(prompts(R"("a")"), (std::vector<CompletionPrompt>{std::string("a")}));
+  EXPECT_EQ(prompts(R"(["a","b"])"), (std::vector<CompletionPrompt>{std::string("a"), std::string("b")}));
+  EXPECT_EQ(prompts("[1,2]"), (std::vector<CompletionPrompt>{std::vector<int32_t>{1, 2}}));
+  EXPECT_EQ(prompts("[[1],[2,3]]"),
+            (std::vector<CompletionPrompt>{std::vector<int32_t>{1}, std::vector<int32_t>{2, 3}}));
+}
+
+TEST(CompletionPrompts, OtherFormsNameThePlace) {
+  const std::pair<const char*, const char*> table[] = {
+      {"null", "prompt"},      {"5", "prompt"},         {"{}", "prompt"},          {"[]", "prompt"},
+      {"[1,\"a\"]", "prompt[1]"}, {"[\"a\",1]", "prompt[1]"}, {"[[1],2]", "prompt[1]"},    {"[[1],[]]", "prompt[1]"},
+      {"[2048]", "prompt[0]"},  {"[[1],[5,-1]]", "prompt[1][1]"}, {"[true]", "prompt[0]"}, {"[[1.5]]", "prompt[0][0]"},
+  };
+  for (const auto& [prompt, param] : table) {
+    auto result = Completion("", prompt);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(result)) << prompt;
+    EXPECT_EQ(std::get<ApiError>(result).param, param) << prompt;
+  }
+}
+
+TEST(CompletionPrompts, NoTokensAreAllowedOnlyWithEcho) {
+  EXPECT_EQ(std::get<CompletionFields>(Completion(R"("echo":true,"max_tokens":0)")).max_tokens, 0);
+  EXPECT_TRUE(std::holds_alternative<ApiError>(Completion(R"("max_tokens":0)")));
+}
+
+TEST(SamplingOfARequest, AModelThatSaysDoSampleFalseIsGreedyUnlessAskedOtherwise) {
+  const text::SamplingDefaults greedy{.greedy = true, .temperature = 0, .top_p = 0.95};
+  EXPECT_EQ(ResolveSampling({}, greedy, 9).temperature, 0);
+  EXPECT_EQ(ResolveSampling({}, greedy, 9).seed, 9u);
+  CommonFields with_seed;
+  with_seed.seed = -1;
+  EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).temperature, 0) << "a seed alone does not ask for sampling";
+  EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).seed, ~uint64_t{0});
+  CommonFields with_top_p;
+  with_top_p.top_p = 0.5;
+  EXPECT_EQ(ResolveSampling(with_top_p, greedy, 9).temperature, 1);
+  EXPECT_EQ(ResolveSampling(with_top_p, greedy, 9).top_p, 0.5f);
+  CommonFields warm;
+  warm.temperature = 0.7;
+  EXPECT_EQ(ResolveSampling(warm, greedy, 9).temperature, 0.7f);
+  EXPECT_EQ(ResolveSampling(warm, greedy, 9).top_p, 0.95f) << "the rest comes from the model";
+}
+
+TEST(SamplingOfARequest, DefaultsComeFromTheModelAndTinyTemperaturesAreRaised) {
+  const text::SamplingDefaults defaults{.temperature = 0.8, .top_p = 0.9, .top_k = 40, .min_p = 0.05};
+  const Sampling sampling = ResolveSampling({}, defaults, 1);
+  EXPECT_EQ(sampling.temperature, 0.8f);
+  EXPECT_EQ(sampling.top_p, 0.9f);
+  EXPECT_EQ(sampling.top_k, 40);
+  EXPECT_EQ(sampling.min_p, 0.05f);
+  CommonFields fields;
+  fields.temperature = 1e-5;
+  fields.top_k = -1;
+  EXPECT_EQ(ResolveSampling(fields, defaults, 1).temperature, 0.01f);
+  EXPECT_EQ(ResolveSampling(fields, defaults, 1).top_k, 0);
+  fields.temperature = 0;
+  EXPECT_EQ(ResolveSampling(fields, defaults, 1).temperature, 0);
+}
+
+}  // namespace
+}  // namespace quartet::gateway
