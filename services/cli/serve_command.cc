@@ -1,0 +1,224 @@
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/cli/commands.h"
+#include "services/cli/run_folder.h"
+#include "services/cli/supervisor.h"
+#include "services/cli/terminal.h"
+#include "services/common/process.h"
+
+namespace quartet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Limits and sizes are optional: what is not given here is each service's own default.
+struct ServeFlags {
+  std::string model;
+  int tensor_parallel_size = 4;
+  std::string device = "cpu";
+  std::string listen_http = "127.0.0.1:8000";
+  std::string listen_grpc = "127.0.0.1:0";
+  std::string log_level = "info";
+  std::string log_dir;
+  std::optional<int> max_num_seqs;
+  std::optional<int> max_model_len;
+  std::optional<int> max_num_batched_tokens;
+  std::optional<int> prefill_chunk;
+  std::optional<int> max_queued_requests;
+  std::optional<int> step_deadline_ms;
+  std::optional<std::string> kv_dtype;
+  std::optional<int> threads;
+  std::optional<double> memory_gib;
+  std::optional<std::string> served_model_name;
+  std::optional<std::string> chat_template;
+  std::optional<int> text_threads;
+  bool trust_content_tokens = false;
+};
+
+template <typename T>
+void Append(std::vector<std::string>& argv, const char* flag, const std::optional<T>& value) {
+  if (!value.has_value()) return;
+  argv.emplace_back(flag);
+  argv.push_back(absl::StrCat(*value));
+}
+
+std::vector<std::string> ProgramAndCommonFlags(const fs::path& programs, const char* name,
+                                               const ServeFlags& flags) {
+  return {(programs / name).string(), "--log-level", flags.log_level,
+          "--listen-admin",           "127.0.0.1:0", "--die-with-parent"};
+}
+
+void Extend(std::vector<std::string>& argv, std::vector<std::string> more) {
+  for (std::string& argument : more) argv.push_back(std::move(argument));
+}
+
+ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
+                        const RunFolder& folder) {
+  const std::string rendezvous = absl::StrCat("unix:", folder.path(), "/coordinator.sock");
+  const auto log_file = [&flags](const std::string& name) {
+    return flags.log_dir.empty() ? std::string() : absl::StrCat(flags.log_dir, "/", name, ".log");
+  };
+  ClusterSpec cluster;
+
+  ChildSpec& coordinator = cluster.coordinator;
+  coordinator.title = "coordinator";
+  coordinator.log_file = log_file("coordinator");
+  coordinator.argv = ProgramAndCommonFlags(programs, "quartet-coordinator", flags);
+  Extend(coordinator.argv,
+         {"--listen", rendezvous, "--tensor-parallel-size",
+          absl::StrCat(flags.tensor_parallel_size), "--segment-folder", folder.segments()});
+  Append(coordinator.argv, "--max-num-seqs", flags.max_num_seqs);
+  Append(coordinator.argv, "--max-model-len", flags.max_model_len);
+  Append(coordinator.argv, "--max-num-batched-tokens", flags.max_num_batched_tokens);
+  Append(coordinator.argv, "--prefill-chunk", flags.prefill_chunk);
+  Append(coordinator.argv, "--max-queued-requests", flags.max_queued_requests);
+  Append(coordinator.argv, "--step-deadline-ms", flags.step_deadline_ms);
+
+  for (int i = 1; i <= flags.tensor_parallel_size; ++i) {
+    ChildSpec worker;
+    worker.title = absl::StrCat("shard worker ", i, " of ", flags.tensor_parallel_size);
+    worker.log_file = log_file(absl::StrCat("shard-worker-", i));
+    worker.argv = ProgramAndCommonFlags(programs, "quartet-shard-worker", flags);
+    Extend(worker.argv,
+           {"--coordinator", rendezvous, "--model", flags.model, "--device", flags.device});
+    Append(worker.argv, "--threads", flags.threads);
+    Append(worker.argv, "--kv-dtype", flags.kv_dtype);
+    Append(worker.argv, "--memory-gib", flags.memory_gib);
+    cluster.workers.push_back(std::move(worker));
+  }
+
+  ChildSpec& gateway = cluster.gateway;
+  gateway.title = "gateway";
+  gateway.log_file = log_file("gateway");
+  gateway.argv = ProgramAndCommonFlags(programs, "quartet-gateway", flags);
+  Extend(gateway.argv, {"--coordinator", rendezvous, "--model", flags.model, "--listen-http",
+                        flags.listen_http, "--listen-grpc", flags.listen_grpc});
+  Append(gateway.argv, "--served-model-name", flags.served_model_name);
+  Append(gateway.argv, "--chat-template", flags.chat_template);
+  Append(gateway.argv, "--text-threads", flags.text_threads);
+  if (flags.trust_content_tokens) gateway.argv.emplace_back("--trust-content-tokens");
+  return cluster;
+}
+
+// What can be seen to be wrong before any process is started.
+absl::Status CheckBeforeStart(const ServeFlags& flags, const fs::path& programs) {
+  std::error_code error;
+  if (!fs::is_directory(flags.model, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("--model ", flags.model,
+                     " is not a folder; right would be a checkpoint's folder, with config.json and "
+                     "*.safetensors in it"));
+  }
+  if (!fs::exists(fs::path(flags.model) / "config.json", error)) {
+    return absl::NotFoundError(
+        absl::StrCat("--model ", flags.model, " has no config.json; is it a checkpoint?"));
+  }
+  for (const auto& [flag, address] : {std::pair("--listen-http", flags.listen_http),
+                                      std::pair("--listen-grpc", flags.listen_grpc)}) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", parsed.status().message()));
+    }
+  }
+  for (const char* name : {"quartet-coordinator", "quartet-shard-worker", "quartet-gateway"}) {
+    if (!fs::exists(programs / name, error)) {
+      return absl::NotFoundError(
+          absl::StrCat((programs / name).string(), " is missing; it belongs beside this program"));
+    }
+  }
+  if (!flags.log_dir.empty()) {
+    fs::create_directories(flags.log_dir, error);
+    if (error) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--log-dir ", flags.log_dir, ": ", error.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Serve(const ServeFlags& flags) {
+  std::error_code error;
+  const fs::path programs = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const absl::Status ready = error ? absl::InternalError("cannot find this program's own folder")
+                                   : CheckBeforeStart(flags, programs);
+  if (!ready.ok()) {
+    std::cerr << "quartet: " << ready.message() << "\n";
+    return 1;
+  }
+  const char* tmpdir = std::getenv("TMPDIR");
+  const std::string temp_root = tmpdir != nullptr && *tmpdir != '\0' ? tmpdir : "/tmp";
+  const std::string segment_root = fs::is_directory("/dev/shm", error) ? "/dev/shm" : temp_root;
+  RemoveStaleRunFolders(temp_root, segment_root);
+  const absl::StatusOr<std::unique_ptr<RunFolder>> folder =
+      RunFolder::Create(temp_root, segment_root);
+  if (!folder.ok()) {
+    std::cerr << "quartet: " << folder.status().message() << "\n";
+    return 1;
+  }
+  const bool terminal = WantsColour(1);
+  std::cout << "Starting " << flags.model << " on " << flags.tensor_parallel_size << " shard worker"
+            << (flags.tensor_parallel_size == 1 ? "" : "s") << " (" << flags.device << ")\n"
+            << std::flush;
+  Supervisor supervisor(MakeCluster(flags, programs, **folder), std::cout, std::cerr, terminal,
+                        terminal);
+  return supervisor.Run();
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* serve = app.add_subcommand(
+      "serve", "Start and supervise gateway, coordinator and shard workers on this machine");
+  const auto add = [serve](const char* name, auto& value, const char* help) {
+    std::string env = "QUARTET_";
+    for (const char* c = name + 2; *c != '\0'; ++c) {
+      env.push_back(*c == '-' ? '_' : static_cast<char>(std::toupper(*c)));
+    }
+    return serve->add_option(name, value, help)->envname(env);
+  };
+  add("--model", flags->model, "The checkpoint's folder")->required();
+  add("--tensor-parallel-size", flags->tensor_parallel_size, "Number of shard workers: 1, 2 or 4")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add("--device", flags->device, "What the workers compute on: cpu")->capture_default_str();
+  add("--listen-http", flags->listen_http, "Address of the HTTP service")->capture_default_str();
+  add("--listen-grpc", flags->listen_grpc, "Address of the gRPC service")->capture_default_str();
+  add("--max-num-seqs", flags->max_num_seqs, "Sequences that run at once");
+  add("--max-model-len", flags->max_model_len, "Longest context, in tokens");
+  add("--max-num-batched-tokens", flags->max_num_batched_tokens, "Tokens in one step");
+  add("--prefill-chunk", flags->prefill_chunk, "Longest piece of a prompt in one step, in tokens");
+  add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
+  add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
+  add("--kv-dtype", flags->kv_dtype, "Type of the stored latents: fp32, fp16 or fp8_e4m3");
+  add("--threads", flags->threads, "Threads of each worker");
+  add("--memory-gib", flags->memory_gib, "Memory budget of each worker, in GiB");
+  add("--served-model-name", flags->served_model_name, "The name that clients ask for");
+  add("--chat-template", flags->chat_template, "A template file to use instead of the model's");
+  add("--text-threads", flags->text_threads, "Threads of the gateway for tokenizing");
+  serve
+      ->add_flag("--trust-content-tokens", flags->trust_content_tokens,
+                 "Control tokens in what users write keep their meaning")
+      ->envname("QUARTET_TRUST_CONTENT_TOKENS");
+  add("--log-level", flags->log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  add("--log-dir", flags->log_dir, "Keep each process's log in a file in this folder");
+  serve->callback([flags, chosen] { *chosen = [flags] { return Serve(*flags); }; });
+}
+
+}  // namespace quartet::cli
