@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,12 +43,17 @@ constexpr int kTensorParallelSizes[] = {1, 2, 4, 8};
 constexpr uint32_t kMaxBatchedTokens = 65536;
 // Ranks load at different speeds, on a shared disk or a busy machine by minutes.
 constexpr absl::Duration kRendezvousPatience = absl::Minutes(10);
+constexpr absl::Duration kRendezvousPoll = absl::Milliseconds(50);
 constexpr absl::Duration kCloseGrace = absl::Seconds(1);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
 
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? std::string(name) : std::string("unknown");
+}
+
+double Mib(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
 }
 
 // Folder name, which is what clients call the model by default.
@@ -340,7 +348,7 @@ class ShardWorker::Impl {
       shared.rank = static_cast<int>(welcome.rank());
       shared.size = static_cast<int>(welcome.tensor_parallel_size());
       shared.open_timeout = kRendezvousPatience;
-      absl::StatusOr<std::unique_ptr<Collectives>> opened = OpenSharedMemory(shared);
+      absl::StatusOr<std::unique_ptr<Collectives>> opened = OpenUnlessEnded(shared);
       if (!opened.ok()) return opened.status();
       group = *std::move(opened);
     }
@@ -354,11 +362,47 @@ class ShardWorker::Impl {
     return absl::OkStatus();
   }
 
+  // Opening waits for the slowest rank and cannot be cut short, so it is done on a thread that is
+  // left behind when the stream ends or this worker is asked to stop: the process ends right after.
+  absl::StatusOr<std::unique_ptr<Collectives>> OpenUnlessEnded(const SharedMemoryOptions& shared) {
+    struct Opening {
+      absl::Mutex mutex;
+      std::optional<absl::StatusOr<std::unique_ptr<Collectives>>> result ABSL_GUARDED_BY(mutex);
+    };
+    auto opening = std::make_shared<Opening>();
+    std::thread([opening, shared] {
+      auto result = OpenSharedMemory(shared);
+      absl::MutexLock lock(&opening->mutex);
+      opening->result = std::move(result);
+    }).detach();
+    absl::MutexLock lock(&opening->mutex);
+    const auto opened = [&] { return opening->result.has_value(); };
+    while (!opening->mutex.AwaitWithTimeout(absl::Condition(&opened), kRendezvousPoll)) {
+      absl::Status end;
+      if (stop_.load()) {
+        end = absl::CancelledError("asked to stop");
+      } else if (std::string reason = link_->end_reason(); !reason.empty()) {
+        end = absl::UnavailableError(reason);
+      }
+      if (end.ok()) continue;
+      // A group that never came together leaves its file behind.
+      std::error_code ignored;
+      std::filesystem::remove(std::filesystem::path(shared.folder) / shared.name, ignored);
+      return end;
+    }
+    return *std::move(opening->result);
+  }
+
   absl::Status Serve(const v1::Welcome& welcome) {
     StepLimits limits;
     limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());
     limits.max_context = static_cast<int>(welcome.max_model_len()) + kMaxDraftTokens;
     QUARTET_ASSIGN(model_, Model::Create(config_, std::move(ops_), *pools_, *collectives_, limits));
+    LogInfo(
+        absl::StrFormat("memory: %.1f MiB of slots, %.1f MiB of pages, %.1f MiB of step buffers",
+                        Mib(pools_->slot_bytes() * pools_->options().slots),
+                        Mib(pools_->page_bytes() * pools_->options().pages),
+                        Mib(static_cast<int64_t>(model_->activations().arena.bytes()))));
     Executor executor({.epoch = welcome.epoch(),
                        .rank = static_cast<int>(welcome.rank()),
                        .max_model_len = welcome.max_model_len()},

@@ -103,6 +103,7 @@ void Model::Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment>
   const int topk = static_cast<int>(config_.index_pools());
   ops::Selection picked = a.selection;
   if (selection == DraftSelection::kShared) {
+    // The entry of the draft layer is done with the positions; their place holds the tail's now.
     for (int r = 0; r < rows; ++r) {
       std::copy(kept_pools_.begin(), kept_pools_.begin() + kept_count_, picked.pools + r * topk);
       picked.counts[r] = kept_count_;

@@ -4,8 +4,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,8 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/quartet/v1/engine.grpc.pb.h"
 #include "services/coordinator/rpc/engine.h"
@@ -31,35 +33,38 @@ inline constexpr absl::Duration kPatience = absl::Seconds(30);
 class Gate {
  public:
   void Pass() {
-    absl::MutexLock lock(&mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     ++arrived_;
-    const auto may = [this] { return open_ || permits_ > 0; };
-    mutex_.Await(absl::Condition(&may));
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_ || permits_ > 0; });
     if (!open_) --permits_;
     ++passed_;
   }
   void Open() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     open_ = true;
+    changed_.notify_all();
   }
   void Close() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
     permits_ = 0;
   }
   void Permit(int n) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     permits_ += n;
+    changed_.notify_all();
   }
   // Until somebody stands before the closed gate.
   bool AwaitSomebody() {
-    absl::MutexLock lock(&mutex_);
-    const auto waits = [this] { return !open_ && permits_ == 0 && arrived_ > passed_; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&waits), kPatience);
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, absl::ToChronoMilliseconds(kPatience),
+                             [this] { return !open_ && permits_ == 0 && arrived_ > passed_; });
   }
 
  private:
-  absl::Mutex mutex_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
   bool open_ = true;
   int permits_ = 0;
   int arrived_ = 0;
@@ -126,11 +131,9 @@ class EngineHarness {
       : metrics(MakeMetrics()) {
     options.epoch = 4711;
     options.segment_name = "quartet-test-4711";
-    engine = std::make_unique<Engine>(options, metrics.get(), &status,
-                                      [this](const std::string& message) {
-                                        fatal_message = message;
-                                        fatal.Notify();
-                                      });
+    engine =
+        std::make_unique<Engine>(options, metrics.get(), &status,
+                                 [this](const std::string& message) { fatal.set_value(message); });
     auto started = StartServer(listen, engine.get(), [this] { return metrics->Expose(); });
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);
@@ -194,6 +197,15 @@ class EngineHarness {
     return true;
   }
 
+  // What the engine ended itself with; empty if it does not.
+  std::string AwaitFatal() {
+    if (fatal_message.wait_for(absl::ToChronoMilliseconds(kPatience)) !=
+        std::future_status::ready) {
+      return "";
+    }
+    return fatal_message.get();
+  }
+
   v1::EngineInfo Info() const {
     grpc::ClientContext context;
     v1::EngineInfo info;
@@ -230,8 +242,8 @@ class EngineHarness {
 
   std::unique_ptr<Metrics> metrics;
   StatusChannel status;
-  absl::Notification fatal;
-  std::string fatal_message;
+  std::promise<std::string> fatal;
+  std::future<std::string> fatal_message = fatal.get_future();
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Server> server;
   std::shared_ptr<grpc::Channel> channel;

@@ -304,8 +304,7 @@ class EngineFaults : public ::testing::Test {
       EXPECT_THAT(status.error_message(), HasSubstr(message));
       EXPECT_FALSE(call->finished.has_value());
     }
-    ASSERT_TRUE(harness_->fatal.WaitForNotificationWithTimeout(kPatience));
-    EXPECT_THAT(harness_->fatal_message, HasSubstr(message));
+    EXPECT_THAT(harness_->AwaitFatal(), HasSubstr(message));
     EXPECT_THAT(harness_->Info().not_ready_reason(), HasSubstr(message));
     EXPECT_EQ(harness_->Metric(kSlotsUsed), 0);
     Call late(harness_->stub.get(), EngineHarness::Ask(9, 10, 5));
@@ -361,7 +360,7 @@ TEST(Engine, RanksThatDisagreeLetNoTokenOfTheStepLeave) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_THAT(status.error_message(), HasSubstr("rank 3 does not agree with rank 0 about step 3"));
   EXPECT_EQ(call.tokens, EngineHarness::Alone(submit, 2));
-  ASSERT_TRUE(harness.fatal.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_NE(harness.AwaitFatal(), "");
   EXPECT_EQ(harness.Metric("quartet_agreement_mismatch_total"), 1);
 }
 
@@ -391,7 +390,7 @@ TEST(Engine, ShutdownAnswersOpenCallsAndTellsTheWorkers) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(status.error_message(), "the coordinator is shutting down");
   for (const auto& worker : harness.workers) EXPECT_TRUE(worker->WaitFor(State::kAborted));
-  EXPECT_FALSE(harness.fatal.HasBeenNotified());
+  EXPECT_EQ(harness.fatal_message.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   Call late(harness.stub.get(), EngineHarness::Ask(1, 10, 5));
   EXPECT_EQ(late.ReadToEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
@@ -438,8 +437,8 @@ TEST(EngineJoining, AnImpossibleTensorParallelSizeEndsTheEngine) {
   harness.AddWorker(harness.WorkerOptions());
   ASSERT_TRUE(harness.workers[0]->WaitFor(State::kRefused));
   EXPECT_THAT(harness.workers[0]->reason(), HasSubstr("possible: 1, 2, 4"));
-  ASSERT_TRUE(harness.fatal.WaitForNotificationWithTimeout(kPatience));
-  EXPECT_EQ(harness.fatal_message, harness.workers[0]->reason());
+  const std::string fatal = harness.AwaitFatal();
+  EXPECT_EQ(fatal, harness.workers[0]->reason());
 }
 
 TEST(EngineJoining, AContextLargerThanTheMemoryPlanEndsTheEngineWithTheLargestThatFits) {
@@ -447,9 +446,9 @@ TEST(EngineJoining, AContextLargerThanTheMemoryPlanEndsTheEngineWithTheLargestTh
   auto poor = harness.WorkerOptions();
   poor.budget_bytes = (17 << 20) + (512 << 10) + (10 << 10);  // 16 slots, weights, 10 pages
   harness.AddWorker(poor);
-  ASSERT_TRUE(harness.fatal.WaitForNotificationWithTimeout(kPatience));
-  EXPECT_THAT(harness.fatal_message, HasSubstr("one context of 8192 tokens needs 32 pages"));
-  EXPECT_THAT(harness.fatal_message, HasSubstr("the largest --max-model-len that fits is 2560"));
+  const std::string fatal = harness.AwaitFatal();
+  EXPECT_THAT(fatal, HasSubstr("one context of 8192 tokens needs 32 pages"));
+  EXPECT_THAT(fatal, HasSubstr("the largest --max-model-len that fits is 2560"));
   EXPECT_TRUE(harness.workers[0]->WaitFor(State::kRefused));
 }
 
@@ -458,9 +457,8 @@ TEST(EngineJoining, ABadCheckpointEndsTheEngineWithTheWorkersMessage) {
   harness.AddWorker(harness.WorkerOptions());
   ASSERT_TRUE(harness.AwaitReason("waiting for workers: 1 of 2 have come"));
   harness.workers[0]->Fail("model.safetensors: tensor x has shape [1]", true);
-  ASSERT_TRUE(harness.fatal.WaitForNotificationWithTimeout(kPatience));
-  EXPECT_THAT(harness.fatal_message,
-              HasSubstr("cannot go on: model.safetensors: tensor x has shape [1]"));
+  const std::string fatal = harness.AwaitFatal();
+  EXPECT_THAT(fatal, HasSubstr("cannot go on: model.safetensors: tensor x has shape [1]"));
 }
 
 }  // namespace

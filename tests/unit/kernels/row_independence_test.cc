@@ -1,6 +1,7 @@
 // A row's bits depend on the row and its sequence's state alone: not on the rows beside it, on how
 // a sequence is cut into segments, or on threads.
 #include <functional>
+#include <memory>
 
 #include "tests/unit/kernels/golden_model.h"
 #include "tests/unit/kernels/paged_kv.h"
@@ -23,22 +24,31 @@ constexpr int kHidden = GoldenModel::kHidden;
 // ---- ops without sequence state
 
 // Runs an op on `rows` rows from `first` on and returns everything that it wrote for them.
-using RowsFn = std::function<std::vector<float>(CpuBackend& backend, int first, int rows)>;
+using RowsFn = std::function<std::vector<float>(int first, int rows)>;
+// Makes that of a backend's op.
+using PrepareFn = std::function<RowsFn(CpuBackend& backend)>;
 
-void ExpectRowsIndependent(int total, const RowsFn& run) {
+template <class T>
+std::shared_ptr<T> Share(absl::StatusOr<std::unique_ptr<T>> op) {
+  return Must(std::move(op));
+}
+
+void ExpectRowsIndependent(int total, const PrepareFn& prepare) {
   std::vector<float> reference;
   auto one = MakeCpuBackend({.threads = 1});
+  const RowsFn alone = prepare(*one);
   for (int r = 0; r < total; ++r) {
-    const std::vector<float> row = run(*one, r, 1);
+    const std::vector<float> row = alone(r, 1);
     reference.insert(reference.end(), row.begin(), row.end());
   }
   const size_t width = reference.size() / static_cast<size_t>(total);
   for (int threads : {1, 2, 3}) {
     auto backend = MakeCpuBackend({.threads = threads});
+    const RowsFn run = prepare(*backend);
     for (int step : {total, 2, 5, 17}) {
       for (int first = 0; first < total; first += step) {
         const int rows = std::min(step, total - first);
-        const std::vector<float> out = run(*backend, first, rows);
+        const std::vector<float> out = run(first, rows);
         ASSERT_TRUE(SameBits(out, std::span(reference).subspan(first * width, rows * width)))
             << threads << " threads, rows " << first << " to " << first + rows;
       }
@@ -63,24 +73,28 @@ constexpr int kTotal = 150;
 TEST(RowIndependence, Mlp) {
   GoldenModel model;
   const std::vector<float> x = RandomFloats(kTotal * kHidden, 1.0f, 1);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto op = Must(backend.PrepareMlp(model.DenseMlp(2)));
-    std::vector<float> y(rows * kHidden);
-    op->Run(&x[first * kHidden], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
-    return y;
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto op = Share(backend.PrepareMlp(model.DenseMlp(2)));
+    return [&, op](int first, int rows) {
+      std::vector<float> y(rows * kHidden);
+      op->Run(&x[first * kHidden], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
+      return y;
+    };
   });
 }
 
 TEST(RowIndependence, Moe) {
   GoldenModel model;
   const std::vector<float> x = RandomFloats(kTotal * kHidden, 1.0f, 2);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto op = Must(backend.PrepareMoe(model.Moe(6)));
-    std::vector<float> y(rows * kHidden), weights(rows * 3), logits(rows * 8);
-    std::vector<int32_t> experts(rows * 3);
-    op->Run(&x[first * kHidden], rows, y.data(), {experts.data(), weights.data(), logits.data()},
-            Scratch(op->WorkspaceBytes(rows)));
-    return Interleave(rows, {y, weights, logits, {experts.begin(), experts.end()}});
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto op = Share(backend.PrepareMoe(model.Moe(6)));
+    return [&, op](int first, int rows) {
+      std::vector<float> y(rows * kHidden), weights(rows * 3), logits(rows * 8);
+      std::vector<int32_t> experts(rows * 3);
+      op->Run(&x[first * kHidden], rows, y.data(), {experts.data(), weights.data(), logits.data()},
+              Scratch(op->WorkspaceBytes(rows)));
+      return Interleave(rows, {y, weights, logits, {experts.begin(), experts.end()}});
+    };
   });
 }
 
@@ -95,22 +109,26 @@ TEST(RowIndependence, Exl3Linear) {
   m.suh = file.Get("suh").data;
   m.svh = file.Get("svh").data;
   const std::vector<float> x = RandomFloats(kTotal * 256, 1.0f, 3);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto op = Must(backend.PrepareLinear(m));
-    std::vector<float> y(rows * 384);
-    op->Run(&x[first * 256], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
-    return y;
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto op = Share(backend.PrepareLinear(m));
+    return [&, op](int first, int rows) {
+      std::vector<float> y(rows * 384);
+      op->Run(&x[first * 256], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
+      return y;
+    };
   });
 }
 
 TEST(RowIndependence, Head) {
   GoldenModel model;
   const std::vector<float> x = RandomFloats(kTotal * kHidden, 1.0f, 4);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto op = Must(backend.PrepareHead({model.file().Matrix("lm_head.weight")}));
-    std::vector<float> y(rows * 512);
-    op->Run(&x[first * kHidden], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
-    return y;
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto op = Share(backend.PrepareHead({model.file().Matrix("lm_head.weight")}));
+    return [&, op](int first, int rows) {
+      std::vector<float> y(rows * 512);
+      op->Run(&x[first * kHidden], rows, y.data(), Scratch(op->WorkspaceBytes(rows)));
+      return y;
+    };
   });
 }
 
@@ -120,19 +138,21 @@ TEST(RowIndependence, MhcSites) {
   const std::vector<float> embedding = RandomFloats(kTotal * kHidden, 1.0f, 5);
   const std::vector<float> y0 = RandomFloats(kTotal * kHidden, 1.0f, 6);
   const std::vector<float> y1 = RandomFloats(kTotal * kHidden, 1.0f, 7);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto attn = Must(backend.PrepareMhcSite(model.Mhc(1, "attn")));
-    const auto ffn = Must(backend.PrepareMhcSite(model.Mhc(1, "ffn")));
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto attn = Share(backend.PrepareMhcSite(model.Mhc(1, "attn")));
+    const auto ffn = Share(backend.PrepareMhcSite(model.Mhc(1, "ffn")));
     const auto finish =
-        Must(backend.PrepareMhcFinish(model.Norm("model.language_model.norm.weight"), 4));
-    std::vector<float> streams(rows * kFlat), x(rows * kHidden), x2(x), h(x);
-    std::vector<float> post(rows * 4), comb(rows * 16);
-    const ops::MhcMix mix{post.data(), comb.data()};
-    attn->Begin(&embedding[first * kHidden], rows, streams.data(), mix, x.data());
-    const float* partials[] = {&y0[first * kHidden], &y1[first * kHidden]};
-    ffn->Boundary(partials, rows, streams.data(), mix, x2.data());
-    finish->Run(partials, rows, streams.data(), mix, h.data());
-    return Interleave(rows, {x, x2, h, streams, post, comb});
+        Share(backend.PrepareMhcFinish(model.Norm("model.language_model.norm.weight"), 4));
+    return [&, attn, ffn, finish](int first, int rows) {
+      std::vector<float> streams(rows * kFlat), x(rows * kHidden), x2(x), h(x);
+      std::vector<float> post(rows * 4), comb(rows * 16);
+      const ops::MhcMix mix{post.data(), comb.data()};
+      attn->Begin(&embedding[first * kHidden], rows, streams.data(), mix, x.data());
+      const float* partials[] = {&y0[first * kHidden], &y1[first * kHidden]};
+      ffn->Boundary(partials, rows, streams.data(), mix, x2.data());
+      finish->Run(partials, rows, streams.data(), mix, h.data());
+      return Interleave(rows, {x, x2, h, streams, post, comb});
+    };
   });
 }
 
@@ -140,12 +160,14 @@ TEST(RowIndependence, KdaOutput) {
   GoldenModel model;
   const std::vector<float> o = RandomFloats(kTotal * kHidden, 1.0f, 8);
   const std::vector<float> gate = RandomFloats(kTotal * kHidden, 1.0f, 9);
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto op = Must(backend.PrepareKdaOutput(model.Kda(1)));
-    std::vector<float> y(rows * kHidden);
-    op->Run(&o[first * kHidden], &gate[first * kHidden], rows, y.data(),
-            Scratch(op->WorkspaceBytes(rows)));
-    return y;
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto op = Share(backend.PrepareKdaOutput(model.Kda(1)));
+    return [&, op](int first, int rows) {
+      std::vector<float> y(rows * kHidden);
+      op->Run(&o[first * kHidden], &gate[first * kHidden], rows, y.data(),
+              Scratch(op->WorkspaceBytes(rows)));
+      return y;
+    };
   });
 }
 
@@ -156,20 +178,22 @@ TEST(RowIndependence, NormsAndDraftEntry) {
   const std::vector<float> b = RandomFloats(kTotal * kHidden, 1.0f, 11);
   std::vector<int32_t> positions(kTotal);
   for (int i = 0; i < kTotal; ++i) positions[i] = i % 7;
-  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend, int first, int rows) {
-    const auto norm = Must(backend.PrepareRmsNorm(model.Norm(p + "input_layernorm.weight")));
+  ExpectRowsIndependent(kTotal, [&](CpuBackend& backend) -> RowsFn {
+    const auto norm = Share(backend.PrepareRmsNorm(model.Norm(p + "input_layernorm.weight")));
     const auto residual =
-        Must(backend.PrepareResidualNorm(model.Norm(p + "post_attention_layernorm.weight")));
-    const auto entry = Must(
+        Share(backend.PrepareResidualNorm(model.Norm(p + "post_attention_layernorm.weight")));
+    const auto entry = Share(
         backend.PrepareMtpEntry({model.Norm(p + "enorm.weight"), model.Norm(p + "hnorm.weight"),
                                  model.file().Matrix(p + "eh_proj.weight")}));
-    std::vector<float> x(rows * kHidden), normed(x), again(x);
-    entry->Run(&a[first * kHidden], &b[first * kHidden], &positions[first], rows, x.data(),
-               Scratch(entry->WorkspaceBytes(rows)));
-    norm->Run(x.data(), rows, normed.data());
-    const float* partials[] = {&a[first * kHidden], &b[first * kHidden]};
-    residual->Run(x.data(), partials, rows, again.data());
-    return Interleave(rows, {x, normed, again});
+    return [&, norm, residual, entry](int first, int rows) {
+      std::vector<float> x(rows * kHidden), normed(x), again(x);
+      entry->Run(&a[first * kHidden], &b[first * kHidden], &positions[first], rows, x.data(),
+                 Scratch(entry->WorkspaceBytes(rows)));
+      norm->Run(x.data(), rows, normed.data());
+      const float* partials[] = {&a[first * kHidden], &b[first * kHidden]};
+      residual->Run(x.data(), partials, rows, again.data());
+      return Interleave(rows, {x, normed, again});
+    };
   });
 }
 

@@ -2,7 +2,9 @@
 // or an error and keeps its books.
 
 #include <cstdio>
+#include <map>
 #include <random>
+#include <set>
 
 #include "tests/unit/worker/executor_fixture.h"
 
@@ -11,77 +13,135 @@ namespace {
 
 class ExecutorRandomTest : public ExecutorFixture, public testing::WithParamInterface<uint32_t> {
  protected:
-  uint32_t Below(uint32_t n) { return random_() % n; }
+  // What a right plan would know of a sequence.
+  struct Book {
+    uint32_t slot = 0;
+    uint32_t position = 0;
+    std::vector<uint32_t> pages;
+    bool drawn = false;
+  };
+
+  uint32_t Below(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
   bool OneIn(uint32_t n) { return Below(n) == 0; }
-  // Mostly small, sometimes anything.
-  uint32_t Number(uint32_t usual) {
-    if (OneIn(12)) return random_();
-    return Below(usual);
+  // Near zero, at an edge, or anything.
+  uint32_t Odd() {
+    constexpr uint32_t kEdges[] = {0, 1, 255, 256, 320, 511, 512, 1024, 0x7fffffff, 0xffffffff};
+    return OneIn(2) ? kEdges[Below(10)] : OneIn(2) ? Below(20) : static_cast<uint32_t>(random_());
   }
 
-  // Usually the next page in turn, which often is free.
-  uint32_t Page() { return OneIn(10) ? Number(kTestPages + 1) : page_++ % kTestPages; }
+  uint32_t FreePage(std::set<uint32_t>* used) {
+    for (uint32_t page = 0; page < kTestPages; ++page) {
+      if (used->insert(page).second) return page;
+    }
+    return kTestPages;
+  }
 
-  v1::Row RandomRow() {
+  // A right row for a sequence that is open.
+  v1::Row RightRow(uint64_t uid, const Book& book, std::set<uint32_t>* used_pages) {
     v1::Row row;
-    row.set_seq_uid(Number(8));
-    row.set_slot(OneIn(8) ? Number(6) : static_cast<uint32_t>(row.seq_uid() % kTestSlots));
-    row.set_kind(static_cast<v1::Row::Kind>(OneIn(8) ? Below(5) : 1 + Below(2)));
-    const uint32_t count = OneIn(6) ? Below(400) : Below(12);
-    for (uint32_t i = 0; i < count; ++i) {
-      row.add_tokens(OneIn(200) ? static_cast<int32_t>(random_())
-                                : static_cast<int32_t>(Below(kTestVocab)));
-    }
-    row.set_n_tokens(OneIn(15) ? Number(500) : count);
-    if (OneIn(6)) {
+    row.set_seq_uid(uid);
+    row.set_slot(book.slot);
+    row.set_position(book.position);
+    row.set_kind(OneIn(2) ? v1::Row::KIND_PREFILL : v1::Row::KIND_DECODE);
+    if (book.drawn && OneIn(2)) {
       row.set_from_device(true);
-      if (!OneIn(3)) row.clear_tokens();
-      if (!OneIn(3)) row.set_n_tokens(1);
+      row.set_n_tokens(1);
+    } else {
+      const uint32_t count = 1 + Below(OneIn(8) ? 120 : 8);
+      for (uint32_t i = 0; i < count; ++i) row.add_tokens(static_cast<int32_t>(Below(kTestVocab)));
+      row.set_n_tokens(count);
     }
-    row.set_position(OneIn(2) ? positions_[row.seq_uid() % 8] : Number(300));
-    const uint32_t pages = Below(3);
-    for (uint32_t i = 0; i < pages; ++i) row.add_new_pages(Page());
     row.set_sample(OneIn(2));
     row.set_want_logprob(OneIn(2));
     if (OneIn(5)) {
-      for (uint32_t i = 0; i < row.n_tokens() % 512; ++i) {
-        row.add_logprob_targets(static_cast<int32_t>(Number(kTestVocab)));
+      for (uint32_t i = 0; i < row.n_tokens(); ++i) {
+        row.add_logprob_targets(static_cast<int32_t>(Below(kTestVocab)));
       }
     }
-    row.set_draft(OneIn(3));
-    row.set_mtp_next(static_cast<int32_t>(Number(kTestVocab)));
-    if (OneIn(3)) row.set_draft_chain(Number(5));
-    if (OneIn(40)) row.set_draft_tokens(Number(4));
-    if (OneIn(40)) row.add_exports()->set_snapshot(Number(4));
+    if (OneIn(3)) {
+      row.set_draft(true);
+      row.set_mtp_next(static_cast<int32_t>(Below(kTestVocab)));
+      row.set_draft_chain(Below(4));
+    }
+    const uint32_t end = row.position() + row.n_tokens() + row.draft_chain();
+    for (size_t have = book.pages.size(); have * kTokensPerPage < end; ++have) {
+      row.add_new_pages(FreePage(used_pages));
+    }
     return row;
   }
 
+  void Damage(v1::Row* row) {
+    switch (Below(15)) {
+      case 0:
+        return row->set_seq_uid(Odd());
+      case 1:
+        return row->set_slot(Odd());
+      case 2:
+        return row->set_kind(static_cast<v1::Row::Kind>(Odd()));
+      case 3:
+        return row->set_n_tokens(Odd());
+      case 4:
+        return row->add_tokens(static_cast<int32_t>(Odd()));
+      case 5:
+        return row->clear_tokens();
+      case 6:
+        return row->set_from_device(!row->from_device());
+      case 7:
+        return row->set_position(Odd());
+      case 8:
+        return row->add_new_pages(Odd());
+      case 9:
+        return row->clear_new_pages();
+      case 10:
+        return row->add_logprob_targets(static_cast<int32_t>(Odd()));
+      case 11:
+        return row->set_draft(!row->draft());
+      case 12:
+        return row->set_draft_chain(Odd());
+      case 13:
+        return row->set_mtp_next(static_cast<int32_t>(Odd()));
+      default:
+        return row->set_draft_tokens(Odd());
+    }
+  }
+
   std::mt19937 random_{GetParam()};
-  uint32_t positions_[8] = {};
-  uint32_t page_ = 0;
+  std::map<uint64_t, Book> books_;  // of the sequences that run
+  std::map<uint64_t, int> refused_pages_;
 };
 
 TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
   int executed = 0;
   int refused = 0;
-  for (int i = 0; i < 3000; ++i) {
+  uint64_t next_uid = 1;
+  for (int i = 0; i < 500; ++i) {
     if (OneIn(3)) {
-      v1::SequenceOpen open = OpenMessage(Number(8), Number(5));
+      v1::SequenceOpen open = OpenMessage(OneIn(10) ? Odd() : next_uid++, Below(kTestSlots));
+      if (OneIn(10)) open.set_slot(Odd());
       open.mutable_sampling()->set_temperature(OneIn(2) ? 0.0f : 1.0f);
-      if (OneIn(10)) open.mutable_sampling()->set_top_k(static_cast<int32_t>(random_()));
-      open.set_first_padding_id(OneIn(4) ? static_cast<int32_t>(random_()) : 0);
-      if (executor_->Open(open).ok()) positions_[open.seq_uid() % 8] = 0;
+      if (OneIn(10)) open.mutable_sampling()->set_top_k(static_cast<int32_t>(Odd()));
+      if (OneIn(10)) open.set_first_padding_id(static_cast<int32_t>(Odd()));
+      if (executor_->Open(open).ok()) books_[open.seq_uid()] = {.slot = open.slot()};
     }
-    if (OneIn(9)) {
+    if (OneIn(12) && !books_.empty()) {
       v1::SequenceClose close;
-      close.set_seq_uid(Number(8));
-      (void)executor_->Close(close);
+      close.set_seq_uid(OneIn(5) ? Odd() : books_.begin()->first);
+      if (executor_->Close(close).ok()) {
+        books_.erase(close.seq_uid());
+        refused_pages_.erase(close.seq_uid());
+      }
     }
     v1::StepPlan plan;
-    plan.set_epoch(OneIn(30) ? Number(5) : kTestEpoch);
-    plan.set_step_id(OneIn(30) ? Number(50) : step_ + 1);
-    const uint32_t rows = 1 + Below(2);
-    for (uint32_t r = 0; r < rows; ++r) *plan.add_rows() = RandomRow();
+    plan.set_epoch(OneIn(30) ? Odd() : kTestEpoch);
+    plan.set_step_id(OneIn(30) ? Odd() : step_ + 1);
+    std::set<uint32_t> used_pages;
+    for (const auto& [uid, book] : books_) used_pages.insert(book.pages.begin(), book.pages.end());
+    for (const auto& [uid, book] : books_) {
+      if (OneIn(2)) *plan.add_rows() = RightRow(uid, book, &used_pages);
+    }
+    if (plan.rows_size() > 0 && OneIn(2)) {
+      Damage(plan.mutable_rows(static_cast<int>(Below(plan.rows_size()))));
+    }
     const absl::StatusOr<v1::StepResult> result = executor_->Execute(plan);
     ASSERT_TRUE(result.ok()) << result.status();
     if (!result->error().empty()) {
@@ -91,23 +151,33 @@ TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
       ++step_;
       ++executed;
       ASSERT_EQ(result->rows_size(), plan.rows_size());
-      for (const v1::Row& row : plan.rows()) {
-        positions_[row.seq_uid() % 8] = row.position() + row.n_tokens();
+      for (int r = 0; r < plan.rows_size(); ++r) {
+        const v1::Row& row = plan.rows(r);
+        if (!books_.contains(row.seq_uid())) {
+          // The damage hit the uid of a sequence that was refused when it was opened.
+          EXPECT_NE(result->rows(r).error(), "");
+          refused_pages_[row.seq_uid()] += row.new_pages_size();
+          continue;
+        }
+        EXPECT_EQ(result->rows(r).error(), "");
+        Book& book = books_[row.seq_uid()];
+        book.pages.insert(book.pages.end(), row.new_pages().begin(), row.new_pages().end());
+        book.position += row.n_tokens();
+        book.drawn |= result->rows(r).tokens_size() > 0;
+        EXPECT_EQ(result->rows(r).tokens_size(), row.sample() ? 1 : 0);
+        EXPECT_EQ(result->rows(r).drafts_size(), static_cast<int>(row.draft_chain()));
       }
     }
-    ASSERT_LE(executor_->slots_used(), kTestSlots);
-    ASSERT_LE(executor_->pages_used(), kTestPages);
+    size_t pages = 0;
+    for (const auto& [uid, count] : refused_pages_) pages += count;
+    for (const auto& [uid, book] : books_) pages += book.pages.size();
+    ASSERT_EQ(executor_->slots_used(), static_cast<int>(books_.size()));
+    ASSERT_EQ(executor_->pages_used(), static_cast<int>(pages));
   }
-  // Both kinds must occur, or nothing is tested.
   std::printf("  %d plans executed, %d refused\n", executed, refused);
-  EXPECT_GT(executed, 100);
-  EXPECT_GT(refused, 500);
-  // When everything is closed, everything is free.
-  v1::SequenceClose close;
-  for (uint64_t uid = 0; uid < 8; ++uid) {
-    close.set_seq_uid(uid);
-    (void)executor_->Close(close);
-  }
+  // Both kinds must occur, or nothing is tested.
+  EXPECT_GT(executed, 200);
+  EXPECT_GT(refused, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ExecutorRandomTest, testing::Values(1u, 2u, 3u, 4u));

@@ -341,6 +341,30 @@ TEST_F(ShardWorkerProcessTest, AWorkerWhoseStreamBreaksEnds) {
   EXPECT_THAT(error->message, HasSubstr("the stream to the coordinator broke"));
 }
 
+TEST_F(ShardWorkerProcessTest, AWorkerThatWaitsForItsPeersCanBeEnded) {
+  for (const bool by_signal : {false, true}) {
+    SCOPED_TRACE(by_signal ? "by SIGTERM" : "by the coordinator");
+    Worker worker = Hello();
+    const v1::ToWorker welcome = Welcome(0, 2);
+    worker.stream->Send(welcome);
+    // Loaded; the other rank never comes.
+    std::optional<v1::FromWorker> message;
+    do {
+      message = worker.stream->Next();
+      ASSERT_TRUE(message && message->has_progress()) << worker.process->StandardError();
+    } while (message->progress().done_bytes() < message->progress().total_bytes());
+    if (by_signal) {
+      worker.process->Signal(SIGTERM);
+    } else {
+      worker.stream->Cut();
+    }
+    EXPECT_EQ(worker.process->AwaitExit(absl::Seconds(5)), by_signal ? 0 : 1);
+    const v1::Rendezvous& place = welcome.welcome().rendezvous();
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(place.segment_folder()) /
+                                         place.segment_name()));
+  }
+}
+
 TEST_F(ShardWorkerProcessTest, ASpareWaitsAndTakesARankLater) {
   Worker worker = Hello();
   v1::ToWorker spare;
