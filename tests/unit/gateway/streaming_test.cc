@@ -54,7 +54,9 @@ TEST_F(StreamingTest, AChatStreamHasTheExpectedEvents) {
     EXPECT_EQ(At(events[i], "created"), At(events[0], "created"));
     EXPECT_EQ(At(events[i], "object"), "chat.completion.chunk");
     EXPECT_EQ(At(events[i], "usage"), "<none>");
-    if (i + 2 < events.size()) EXPECT_EQ(At(events[i], "choices.0.finish_reason"), "null");
+    if (i + 2 < events.size()) {
+      EXPECT_EQ(At(events[i], "choices.0.finish_reason"), "null");
+    }
   }
 }
 
