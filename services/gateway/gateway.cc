@@ -28,13 +28,18 @@ std::string FolderName(const std::string& path) {
 class Running final : public Gateway {
  public:
   Running(const GatewayConfig& config, const StatusChannel* status)
-      : config_(config), status_(status), metrics_(MakeMetrics()), pool_(std::make_unique<TextPool>(config.text_threads)) {
-    engine_ = ConnectEngine({.address = config_.coordinator,
-                             .poll_interval = config_.poll_interval,
-                             .on_change = [this](const EngineState& state) { EngineChanged(state); }});
+      : config_(config),
+        status_(status),
+        metrics_(MakeMetrics()),
+        pool_(std::make_unique<TextPool>(config.text_threads)) {
+    engine_ =
+        ConnectEngine({.address = config_.coordinator,
+                       .poll_interval = config_.poll_interval,
+                       .on_change = [this](const EngineState& state) { EngineChanged(state); }});
     core_ = std::make_unique<GatewayCore>(
-        GatewayOptions{.served_model_name = config_.served_model_name.empty() ? FolderName(config_.model_dir)
-                                                                             : config_.served_model_name,
+        GatewayOptions{.served_model_name = config_.served_model_name.empty()
+                                                ? FolderName(config_.model_dir)
+                                                : config_.served_model_name,
                        .trust_content_tokens = config_.trust_content_tokens},
         engine_.get(), pool_.get(), metrics_.get());
   }
@@ -64,9 +69,9 @@ class Running final : public Gateway {
       grpc_holder_.Set(*std::move(grpc));
     }
     if (!config_.listen_admin.empty()) {
-      auto admin = StartAdminServer(config_.listen_admin,
-                                    {.metrics = [this] { return GatewayMetricsText(*core_); },
-                                     .not_ready_reason = [this] { return core_->NotReadyReason(); }});
+      auto admin = StartAdminServer(
+          config_.listen_admin, {.metrics = [this] { return GatewayMetricsText(*core_); },
+                                 .not_ready_reason = [this] { return core_->NotReadyReason(); }});
       if (!admin.ok()) return Named("--listen-admin", admin.status());
       admin_ = *std::move(admin);
     }
@@ -78,7 +83,8 @@ class Running final : public Gateway {
   std::string admin_address() const override { return admin_ ? admin_->address() : ""; }
 
   absl::Status LoadModel() override {
-    auto model = text::LoadModelText(config_.model_dir, {.chat_template_file = config_.chat_template_file});
+    auto model =
+        text::LoadModelText(config_.model_dir, {.chat_template_file = config_.chat_template_file});
     if (!model.ok()) return model.status();
     LogInfo(absl::StrCat("model text loaded from ", config_.model_dir, ", chat template from ",
                          (*model)->chat_template_origin));
@@ -93,7 +99,8 @@ class Running final : public Gateway {
     core_->StartDraining();
     UpdateReadiness();
     http_->Drain();
-    if (!http_->WaitIdle(absl::ToChronoMilliseconds(patience))) LogWarning("open requests are ended by the shutdown");
+    if (!http_->WaitIdle(absl::ToChronoMilliseconds(patience)))
+      LogWarning("open requests are ended by the shutdown");
     core_->AbortAll(absl::UnavailableError("the server is shutting down"));
     http_->WaitIdle(absl::ToChronoMilliseconds(farewell));
     grpc_holder_.Shutdown(absl::Milliseconds(500));
@@ -132,8 +139,8 @@ class Running final : public Gateway {
 
   void EngineChanged(const EngineState& state) {
     if (state.ready) {
-      LogInfo(absl::StrCat("the coordinator is ready: context ", state.max_model_len, " tokens, ", state.max_num_seqs,
-                           " sequences at once"));
+      LogInfo(absl::StrCat("the coordinator is ready: context ", state.max_model_len, " tokens, ",
+                           state.max_num_seqs, " sequences at once"));
     } else {
       LogWarning(absl::StrCat("not ready: ", state.not_ready_reason));
     }
@@ -177,7 +184,8 @@ class Running final : public Gateway {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config, const StatusChannel* status) {
+absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config,
+                                                      const StatusChannel* status) {
   auto gateway = std::make_unique<Running>(config, status);
   if (absl::Status started = gateway->Start(); !started.ok()) return started;
   return gateway;

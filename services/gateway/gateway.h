@@ -14,20 +14,20 @@
 namespace quartet::gateway {
 
 struct GatewayConfig {
-  std::string coordinator;        // address of the coordinator
+  std::string coordinator;  // address of the coordinator
   std::string model_dir;
-  std::string chat_template_file; // empty: the model's own
-  std::string served_model_name;  // empty: the folder's name
-  std::string listen_grpc;        // empty: no gRPC
-  std::string listen_admin;       // empty: no admin port
+  std::string chat_template_file;  // empty: the model's own
+  std::string served_model_name;   // empty: the folder's name
+  std::string listen_grpc;         // empty: no gRPC
+  std::string listen_admin;        // empty: no admin port
   bool trust_content_tokens = false;
   int text_threads = 2;
   absl::Duration poll_interval = absl::Milliseconds(500);
-  HttpServerOptions http;         // `listen` and limits; the hooks are set by the gateway
+  HttpServerOptions http;  // `listen` and limits; the hooks are set by the gateway
 };
 
-// Serves until it is destroyed. Ports are open at once; requests are refused with 503 until the model's text files are
-// loaded and the coordinator is ready.
+// Serves until it is destroyed. Ports are open at once; requests are refused with 503 until the
+// model's text files are loaded and the coordinator is ready.
 class Gateway {
  public:
   virtual ~Gateway() = default;
@@ -38,13 +38,15 @@ class Gateway {
   virtual absl::Status LoadModel() = 0;
   // Why it is not ready; empty if it is.
   virtual std::string NotReadyReason() const = 0;
-  // Refuses new requests, lets open ones finish for `patience`, ends the rest with an error, and waits up to `farewell`
-  // for the answers to leave. Blocks.
+  // Refuses new requests, lets open ones finish for `patience`, ends the rest with an error, and
+  // waits up to `farewell` for the answers to leave. Blocks.
   virtual void Drain(absl::Duration patience, absl::Duration farewell) = 0;
 };
 
-// Opens the ports and begins to look for the coordinator. `status` may be null; it must outlive the gateway.
-absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config, const StatusChannel* status);
+// Opens the ports and begins to look for the coordinator. `status` may be null; it must outlive the
+// gateway.
+absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config,
+                                                      const StatusChannel* status);
 
 }  // namespace quartet::gateway
 

@@ -32,10 +32,11 @@ int Fail(const StatusChannel& status, const std::string& message) {
 }
 
 std::string LimitsLine(const HttpServerOptions& http, int text_threads) {
-  return absl::StrCat("limits: http_threads=", http.threads, " connections=", http.connections_max, " header_bytes=",
-                      http.header_bytes_max, " body_bytes=", http.body_bytes_max, " bodies_bytes=", http.bodies_bytes_max,
-                      " stream_pause_bytes=", http.marks.pause_at, " slow_reader_ms=", http.slow_reader_timeout.count(),
-                      " text_threads=", text_threads);
+  return absl::StrCat(
+      "limits: http_threads=", http.threads, " connections=", http.connections_max,
+      " header_bytes=", http.header_bytes_max, " body_bytes=", http.body_bytes_max,
+      " bodies_bytes=", http.bodies_bytes_max, " stream_pause_bytes=", http.marks.pause_at,
+      " slow_reader_ms=", http.slow_reader_timeout.count(), " text_threads=", text_threads);
 }
 
 int Run(const Flags& flags) {
@@ -49,9 +50,11 @@ int Run(const Flags& flags) {
     LogInfo(absl::StrCat("gRPC on ", address));
     status.Listening("grpc", address);
   }
-  if (const std::string address = (*gateway)->admin_address(); !address.empty()) status.Listening("admin", address);
+  if (const std::string address = (*gateway)->admin_address(); !address.empty())
+    status.Listening("admin", address);
   status.Progress("loading tokenizer", 0, 1);
-  if (absl::Status loaded = (*gateway)->LoadModel(); !loaded.ok()) return Fail(status, std::string(loaded.message()));
+  if (absl::Status loaded = (*gateway)->LoadModel(); !loaded.ok())
+    return Fail(status, std::string(loaded.message()));
   status.Progress("loading tokenizer", 1, 1);
 
   const int signal = WaitForShutdown();
@@ -67,7 +70,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Quartet gateway: OpenAI's HTTP API and gRPC in front of a coordinator");
   const auto variable = [](const char* name) {
     std::string result = absl::StrCat("QUARTET_", name + 2);
-    for (char& c : result) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    for (char& c : result)
+      c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return result;
   };
   const auto option = [&](const char* name, auto& value, const char* help) {
@@ -76,16 +80,24 @@ int Main(int argc, char** argv) {
   const auto flag = [&](const char* name, bool& value, const char* help) {
     app.add_flag(name, value, help)->envname(variable(name));
   };
-  option("--coordinator", config.coordinator, "the coordinator's address: host:port or unix:/path")->required();
+  option("--coordinator", config.coordinator, "the coordinator's address: host:port or unix:/path")
+      ->required();
   option("--model", config.model_dir, "the checkpoint's folder")->required();
-  option("--listen-http", config.http.listen, "host:port of the HTTP service; port 0 takes a free one");
+  option("--listen-http", config.http.listen,
+         "host:port of the HTTP service; port 0 takes a free one");
   option("--listen-grpc", config.listen_grpc, "host:port of the gRPC service; empty = none");
-  option("--listen-admin", config.listen_admin, "host:port of /metrics, /livez, /readyz; empty = none");
-  option("--served-model-name", config.served_model_name, "the name that clients ask for; empty = the folder's name");
-  option("--chat-template", config.chat_template_file, "a template file to use instead of the model's");
-  flag("--trust-content-tokens", config.trust_content_tokens, "control tokens in what users write keep their meaning");
-  option("--text-threads", config.text_threads, "threads that parse, render and tokenise")->check(CLI::Range(1, 256));
-  option("--http-threads", config.http.threads, "threads that move bytes")->check(CLI::Range(1, 64));
+  option("--listen-admin", config.listen_admin,
+         "host:port of /metrics, /livez, /readyz; empty = none");
+  option("--served-model-name", config.served_model_name,
+         "the name that clients ask for; empty = the folder's name");
+  option("--chat-template", config.chat_template_file,
+         "a template file to use instead of the model's");
+  flag("--trust-content-tokens", config.trust_content_tokens,
+       "control tokens in what users write keep their meaning");
+  option("--text-threads", config.text_threads, "threads that parse, render and tokenise")
+      ->check(CLI::Range(1, 256));
+  option("--http-threads", config.http.threads, "threads that move bytes")
+      ->check(CLI::Range(1, 64));
   option("--log-level", flags.log_level, "debug, info, warning or error");
   option("--status-fd", flags.status_fd, "file descriptor for progress events; -1 = none");
   flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends");
@@ -97,7 +109,8 @@ int Main(int argc, char** argv) {
   if (flags.die_with_parent) DieWithParent();
   if (!InitLogging("gateway", flags.log_level)) {
     return Fail(StatusChannel(flags.status_fd),
-                absl::StrCat("--log-level is ", flags.log_level, "; it must be debug, info, warning or error"));
+                absl::StrCat("--log-level is ", flags.log_level,
+                             "; it must be debug, info, warning or error"));
   }
   BlockShutdownSignals();
   return Run(flags);
@@ -106,4 +119,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace quartet::gateway
 
-int main(int argc, char** argv) { return quartet::gateway::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return quartet::gateway::Main(argc, argv);
+}

@@ -18,7 +18,9 @@
 namespace quartet::testing {
 namespace {
 
-bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool Holds(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
@@ -41,7 +43,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
 
   void Listen(int port) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
+                             &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -73,14 +76,17 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     std::lock_guard lock(mutex_);
     return {seen_.begin(), seen_.end()};
   }
-  bool WaitFor(const std::function<bool(const std::vector<SeenSequence>&)>& done, absl::Duration timeout) override {
+  bool WaitFor(const std::function<bool(const std::vector<SeenSequence>&)>& done,
+               absl::Duration timeout) override {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout),
-                             [&] { return done(std::vector<SeenSequence>(seen_.begin(), seen_.end())); });
+    return changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [&] {
+      return done(std::vector<SeenSequence>(seen_.begin(), seen_.end()));
+    });
   }
 
  private:
-  // One call. Reads what the gateway says on gRPC's threads; a thread of its own plays the script with Write.
+  // One call. Reads what the gateway says on gRPC's threads; a thread of its own plays the script
+  // with Write.
   class Stream final : public grpc::ServerBidiReactor<v1::EngineRequest, v1::EngineEvent> {
    public:
     explicit Stream(Engine* engine) : engine_(engine) { StartRead(&request_); }
@@ -144,7 +150,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context, const v1::GetMetricsRequest*,
+  grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context,
+                                       const v1::GetMetricsRequest*,
                                        v1::MetricsText* text) override {
     {
       std::lock_guard lock(mutex_);
@@ -155,7 +162,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     return reactor;
   }
 
-  grpc::ServerBidiReactor<v1::EngineRequest, v1::EngineEvent>* Generate(grpc::CallbackServerContext*) override {
+  grpc::ServerBidiReactor<v1::EngineRequest, v1::EngineEvent>* Generate(
+      grpc::CallbackServerContext*) override {
     return new Stream(this);  // deletes itself, as gRPC's callback interface wants it
   }
 
@@ -207,7 +215,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
   // False if the sequence is over before it was released.
   bool Hold(SeenSequence* seen) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return released_ || stopping_ || seen->cancelled || seen->truncated; });
+    changed_.wait(lock,
+                  [&] { return released_ || stopping_ || seen->cancelled || seen->truncated; });
     return released_ && !stopping_ && !seen->cancelled;
   }
 
@@ -244,7 +253,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       const bool ends = !seen->ignore_eos && Holds(seen->end_ids, id);
       const bool stops = Holds(seen->stop_ids, id);
       const bool full = sent >= seen->max_tokens;
-      if (event.tokens().ids_size() >= static_cast<int>(script.ids_per_event) || ends || stops || full) {
+      if (event.tokens().ids_size() >= static_cast<int>(script.ids_per_event) || ends || stops ||
+          full) {
         if (!Flush(stream, &event, seen)) return Gone();
       }
       if (ends) break;

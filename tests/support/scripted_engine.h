@@ -1,4 +1,5 @@
-// A coordinator for tests of gateways: speaks engine.proto over real gRPC, and what it "samples" is written down before.
+// A coordinator for tests of gateways: speaks engine.proto over real gRPC, and what it "samples" is
+// written down before.
 #ifndef QUARTET_TESTS_SUPPORT_SCRIPTED_ENGINE_H_
 #define QUARTET_TESTS_SUPPORT_SCRIPTED_ENGINE_H_
 
@@ -36,16 +37,18 @@ struct SeenSequence {
   bool ended = false;
 };
 
-// How a sequence is answered. Like a coordinator, the engine ends it at an end id, a stop id or max_tokens.
+// How a sequence is answered. Like a coordinator, the engine ends it at an end id, a stop id or
+// max_tokens.
 struct SequenceScript {
   std::vector<int32_t> ids;
   size_t ids_per_event = 1;
-  bool repeat = false;  // start again when `ids` are used up, else finish as if an end token had come
+  bool repeat =
+      false;  // start again when `ids` are used up, else finish as if an end token had come
   uint32_t cached_tokens = 0;
-  absl::Status refusal;             // not OK: the call ends with it, without admission
-  bool hold_admission = false;      // wait for Release() before admitting
-  std::optional<size_t> hold_at;    // wait for Release() before the token with this index
-  std::optional<size_t> fail_at;    // end with `failure` before the token with this index
+  absl::Status refusal;           // not OK: the call ends with it, without admission
+  bool hold_admission = false;    // wait for Release() before admitting
+  std::optional<size_t> hold_at;  // wait for Release() before the token with this index
+  std::optional<size_t> fail_at;  // end with `failure` before the token with this index
   absl::Status failure = absl::AbortedError("a worker was lost");
 };
 

@@ -23,11 +23,14 @@ std::optional<ApiError> TakeSampling(const v1::SamplingParams& from, Prepared* o
   if (!(from.temperature() >= 0 && from.temperature() <= 2)) {
     return Refuse("sampling.temperature", "must be a number from 0 to 2");
   }
-  if (!(from.top_p() >= 0 && from.top_p() <= 1)) return Refuse("sampling.top_p", "must be a number from 0 to 1");
-  if (!(from.min_p() >= 0 && from.min_p() <= 1)) return Refuse("sampling.min_p", "must be a number from 0 to 1");
+  if (!(from.top_p() >= 0 && from.top_p() <= 1))
+    return Refuse("sampling.top_p", "must be a number from 0 to 1");
+  if (!(from.min_p() >= 0 && from.min_p() <= 1))
+    return Refuse("sampling.min_p", "must be a number from 0 to 1");
   if (from.top_k() < -1) return Refuse("sampling.top_k", "must be -1, 0 or more");
   if (from.presence_penalty() != 0) return Refuse("sampling.presence_penalty", "is not supported");
-  if (from.frequency_penalty() != 0) return Refuse("sampling.frequency_penalty", "is not supported");
+  if (from.frequency_penalty() != 0)
+    return Refuse("sampling.frequency_penalty", "is not supported");
   if (from.repetition_penalty() != 0 && from.repetition_penalty() != 1) {
     return Refuse("sampling.repetition_penalty", "is not supported");
   }
@@ -49,18 +52,21 @@ std::optional<ApiError> CheckStops(const v1::GenerateRequest& request) {
   }
   for (int i = 0; i < request.stop_size(); ++i) {
     if (request.stop(i).empty() || request.stop(i).size() > kStopStringBytesMax) {
-      return Refuse(absl::StrCat("stop[", i, "]"), absl::StrCat("must be 1 to ", kStopStringBytesMax, " bytes long"));
+      return Refuse(absl::StrCat("stop[", i, "]"),
+                    absl::StrCat("must be 1 to ", kStopStringBytesMax, " bytes long"));
     }
   }
   return std::nullopt;
 }
 
-std::variant<Prepared, ApiError> PrepareChatJson(const v1::GenerateRequest& request, const PrepareContext& context) {
+std::variant<Prepared, ApiError> PrepareChatJson(const v1::GenerateRequest& request,
+                                                 const PrepareContext& context) {
   auto body = text::ParseJson(request.chat_request_json());
   if (!body.ok() || !body->is_object()) {
     return *Refuse("chat_request_json",
-                   body.ok() ? std::string("must be a JSON object")
-                             : absl::StrCat("is not valid JSON: ", std::string(body.status().message())));
+                   body.ok()
+                       ? std::string("must be a JSON object")
+                       : absl::StrCat("is not valid JSON: ", std::string(body.status().message())));
   }
   // The message's own fields go before those of the JSON; of keys that repeat the last wins.
   Value::Entries entries;
@@ -80,7 +86,8 @@ std::variant<Prepared, ApiError> PrepareChatJson(const v1::GenerateRequest& requ
   return PrepareChatValue(Value::MakeObject(std::move(entries)), context);
 }
 
-std::variant<Prepared, ApiError> PreparePlain(const v1::GenerateRequest& request, const PrepareContext& context) {
+std::variant<Prepared, ApiError> PreparePlain(const v1::GenerateRequest& request,
+                                              const PrepareContext& context) {
   CompletionFields fields;
   if (request.prompt_case() == v1::GenerateRequest::kText) {
     fields.prompts.emplace_back(request.text());
@@ -89,8 +96,9 @@ std::variant<Prepared, ApiError> PreparePlain(const v1::GenerateRequest& request
     const int32_t vocab_size = context.model->defaults.end.vocab_size;
     for (int i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || ids[i] >= vocab_size) {
-        return *Refuse(absl::StrCat("token_ids.ids[", i, "]"),
-                       absl::StrCat("must be a token id from 0 to ", vocab_size - 1, ", not ", ids[i]));
+        return *Refuse(
+            absl::StrCat("token_ids.ids[", i, "]"),
+            absl::StrCat("must be a token id from 0 to ", vocab_size - 1, ", not ", ids[i]));
       }
     }
     fields.prompts.emplace_back(std::vector<int32_t>(ids.begin(), ids.end()));
@@ -107,19 +115,22 @@ v1::FinishReason ToReason(FinishKind kind) {
 
 }  // namespace
 
-std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request, const PrepareContext& context) {
+std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request,
+                                                 const PrepareContext& context) {
   if (!request.model().empty() && request.model() != context.served_model_name) {
-    return ApiError{.status = 404,
-                    .message = absl::StrCat("the model '", request.model().substr(0, 200), "' does not exist"),
-                    .param = "model",
-                    .code = "model_not_found"};
+    return ApiError{
+        .status = 404,
+        .message = absl::StrCat("the model '", request.model().substr(0, 200), "' does not exist"),
+        .param = "model",
+        .code = "model_not_found"};
   }
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
     return *Refuse("prompt", "one of text, token_ids and chat_request_json must be set");
   }
   if (auto error = CheckStops(request)) return *std::move(error);
-  auto result = request.prompt_case() == v1::GenerateRequest::kChatRequestJson ? PrepareChatJson(request, context)
-                                                                              : PreparePlain(request, context);
+  auto result = request.prompt_case() == v1::GenerateRequest::kChatRequestJson
+                    ? PrepareChatJson(request, context)
+                    : PreparePlain(request, context);
   if (auto* prepared = std::get_if<Prepared>(&result)) {
     prepared->style.return_token_ids = request.return_token_ids();
     if (request.has_sampling()) {
@@ -129,7 +140,8 @@ std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& requ
   return result;
 }
 
-std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update, const AnswerStyle& style) {
+std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update,
+                                              const AnswerStyle& style) {
   std::vector<v1::GenerateResponse> responses;
   for (const text::TextPiece& piece : update.pieces) {
     if (piece.kind == text::TextKind::kContent) {

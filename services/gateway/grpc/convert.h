@@ -11,9 +11,11 @@
 namespace quartet::gateway {
 
 // Checks, renders and encodes, by the same rules as the HTTP end. Pure; belongs on the text pool.
-std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request, const PrepareContext& context);
+std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request,
+                                                 const PrepareContext& context);
 
-// The messages that carry an update: one for each run of text of one kind, the last with the finish.
+// The messages that carry an update: one for each run of text of one kind, the last with the
+// finish.
 std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update, const AnswerStyle& style);
 
 }  // namespace quartet::gateway

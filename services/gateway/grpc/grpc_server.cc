@@ -38,13 +38,15 @@ grpc::Status ToGrpc(const ApiError& error) {
   }
 }
 
-// One Generate call. Kept alive by gRPC until OnDone, and by the pool's job and the generation while they need it.
+// One Generate call. Kept alive by gRPC until OnDone, and by the pool's job and the generation
+// while they need it.
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
                            public GenerationObserver,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   // `request` lives as long as the call does, but only until OnDone: it is copied.
-  GenerateCall(GatewayCore* core, const v1::GenerateRequest& request) : core_(core), request_(request) {}
+  GenerateCall(GatewayCore* core, const v1::GenerateRequest& request)
+      : core_(core), request_(request) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -52,7 +54,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       End(ToGrpc(NotReadyError()));
       return;
     }
-    if (!core_->pool()->Post(request_.ByteSizeLong(), [self = shared_from_this()] { self->Prepare(); })) {
+    if (!core_->pool()->Post(request_.ByteSizeLong(),
+                             [self = shared_from_this()] { self->Prepare(); })) {
       End(ToGrpc({.status = 429, .message = "too many requests are waiting; try again"}));
     }
   }
@@ -123,10 +126,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       if (cancelled_) return;
     }
     const auto model = core_->model();
-    auto result = PrepareGenerate(request_, {.model = model.get(),
-                                             .served_model_name = core_->options().served_model_name,
-                                             .max_model_len = core_->engine()->state().max_model_len,
-                                             .trust_content_tokens = core_->options().trust_content_tokens});
+    auto result =
+        PrepareGenerate(request_, {.model = model.get(),
+                                   .served_model_name = core_->options().served_model_name,
+                                   .max_model_len = core_->engine()->state().max_model_len,
+                                   .trust_content_tokens = core_->options().trust_content_tokens});
     if (auto* error = std::get_if<ApiError>(&result)) {
       End(ToGrpc(*error));
       return;
@@ -192,20 +196,22 @@ class Service final : public v1::Inference::CallbackService {
  public:
   explicit Service(GatewayCore* core) : core_(core) {}
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext*,
-                                                           const v1::GenerateRequest* request) override {
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext*, const v1::GenerateRequest* request) override {
     auto call = std::make_shared<GenerateCall>(core_, *request);
     call->Begin();
     return call.get();
   }
 
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest*,
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const v1::GetModelRequest*,
                                      v1::GetModelResponse* response) override {
     const EngineState engine = core_->engine()->state();
     response->set_id(core_->options().served_model_name);
     response->set_max_model_len(engine.max_model_len);
     const auto model = core_->model();
-    response->set_vocab_size(model ? static_cast<uint32_t>(model->defaults.end.vocab_size) : engine.vocab_size);
+    response->set_vocab_size(model ? static_cast<uint32_t>(model->defaults.end.vocab_size)
+                                   : engine.vocab_size);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -234,7 +240,8 @@ class Server final : public GrpcServer {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (!server_ || port == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": the address is in use or not ours"));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", listen, ": the address is in use or not ours"));
     }
     const bool v6 = parts->host.find(':') != std::string::npos;
     address_ = absl::StrCat(v6 ? "[" : "", parts->host, v6 ? "]" : "", ":", port);
@@ -266,7 +273,8 @@ class Server final : public GrpcServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpcServer(const std::string& listen, GatewayCore* core) {
+absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpcServer(const std::string& listen,
+                                                            GatewayCore* core) {
   auto server = std::make_unique<Server>(core);
   if (absl::Status status = server->Start(listen); !status.ok()) return status;
   return server;

@@ -22,7 +22,8 @@ class GrpcServer {
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpcServer(const std::string& listen, GatewayCore* core);
+absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpcServer(const std::string& listen,
+                                                            GatewayCore* core);
 
 }  // namespace quartet::gateway
 

@@ -40,9 +40,13 @@ std::string_view HttpReason(int status) {
   }
 }
 
-BufferedCall::BufferedCall(HttpRequest request, CallTraits traits, std::shared_ptr<const std::atomic<bool>> closing,
+BufferedCall::BufferedCall(HttpRequest request, CallTraits traits,
+                           std::shared_ptr<const std::atomic<bool>> closing,
                            std::function<void()> wake)
-    : request_(std::move(request)), traits_(traits), closing_(std::move(closing)), wake_(std::move(wake)) {}
+    : request_(std::move(request)),
+      traits_(traits),
+      closing_(std::move(closing)),
+      wake_(std::move(wake)) {}
 
 void BufferedCall::Watch(std::function<void()> on_closed, std::function<void()> on_drained) {
   {
@@ -66,7 +70,8 @@ void BufferedCall::MakeHead(int status, std::string_view content_type, const Htt
     chunked_ = !traits_.http_1_0;
     if (traits_.http_1_0) keep_alive_ = false;
   }
-  absl::StrAppend(&pending_, "HTTP/1.1 ", status, " ", Av(HttpReason(status)), "\r\nContent-Type: ", Av(content_type), "\r\n");
+  absl::StrAppend(&pending_, "HTTP/1.1 ", status, " ", Av(HttpReason(status)),
+                  "\r\nContent-Type: ", Av(content_type), "\r\n");
   if (content_length >= 0) {
     absl::StrAppend(&pending_, "Content-Length: ", content_length, "\r\n");
   } else if (chunked_) {
@@ -93,7 +98,8 @@ void BufferedCall::Frame(std::string_view bytes) {
 }
 
 void BufferedCall::Wake(std::unique_lock<std::mutex> lock) {
-  // Under the lock, so that Detach can promise that no call comes after it. `wake` only posts to the connection's thread.
+  // Under the lock, so that Detach can promise that no call comes after it. `wake` only posts to
+  // the connection's thread.
   if (wake_) wake_();
 }
 
@@ -101,7 +107,8 @@ void BufferedCall::Reply(HttpReply reply) {
   std::function<void()> closed, drained;  // destroyed without the lock
   std::unique_lock lock(mutex_);
   if (status_ != 0 || closed_) return;
-  MakeHead(reply.status, reply.content_type, reply.headers, static_cast<int64_t>(reply.body.size()));
+  MakeHead(reply.status, reply.content_type, reply.headers,
+           static_cast<int64_t>(reply.body.size()));
   Frame(reply.body);
   finished_ = true;
   closed.swap(on_closed_);

@@ -1,4 +1,5 @@
-// One HTTP request and the answer to it, between the server that moves bytes and the handler that makes them.
+// One HTTP request and the answer to it, between the server that moves bytes and the handler that
+// makes them.
 #ifndef QUARTET_SERVICES_GATEWAY_HTTP_HTTP_CALL_H_
 #define QUARTET_SERVICES_GATEWAY_HTTP_HTTP_CALL_H_
 
@@ -16,8 +17,8 @@ namespace quartet::gateway {
 
 struct HttpRequest {
   std::string method;
-  std::string path;    // without the query
-  std::string remote;  // the peer's address, for logs
+  std::string path;               // without the query
+  std::string remote;             // the peer's address, for logs
   std::string client_request_id;  // X-Request-Id; empty if the client sent none or an unfit one
   std::string body;
 };
@@ -39,24 +40,28 @@ struct HttpStreamHead {
   std::string ping;
 };
 
-// A handler answers either with Reply, or with StartStream, any number of Write and EndStream. All methods are thread safe
-// and none blocks. After the peer has gone, everything is accepted and dropped.
+// A handler answers either with Reply, or with StartStream, any number of Write and EndStream. All
+// methods are thread safe and none blocks. After the peer has gone, everything is accepted and
+// dropped.
 class HttpCall {
  public:
   virtual ~HttpCall() = default;
 
   virtual const HttpRequest& request() const = 0;
-  // Moves the body out, so that it need not stay in memory while the answer is made. For the handler, once.
+  // Moves the body out, so that it need not stay in memory while the answer is made. For the
+  // handler, once.
   virtual std::string TakeBody() = 0;
 
-  // `on_closed` is called at most once, on the connection's thread, when the peer has gone or reads too slowly before the
-  // answer is complete; at once (in this thread) if that has happened already. `on_drained` is called after a Write that
-  // returned false, when the peer has read enough to go on. Both are dropped when the answer is complete.
+  // `on_closed` is called at most once, on the connection's thread, when the peer has gone or reads
+  // too slowly before the answer is complete; at once (in this thread) if that has happened
+  // already. `on_drained` is called after a Write that returned false, when the peer has read
+  // enough to go on. Both are dropped when the answer is complete.
   virtual void Watch(std::function<void()> on_closed, std::function<void()> on_drained) = 0;
 
   virtual void Reply(HttpReply reply) = 0;
   virtual void StartStream(HttpStreamHead head) = 0;
-  // False: the peer reads slowly; write no more until `on_drained`. The bytes were taken all the same.
+  // False: the peer reads slowly; write no more until `on_drained`. The bytes were taken all the
+  // same.
   virtual bool Write(std::string_view bytes) = 0;
   virtual void EndStream() = 0;
 
@@ -77,14 +82,15 @@ struct CallTraits {
   OutputMarks marks;
 };
 
-// The HttpCall that the server hands out: frames the answer and holds what is not sent yet. Handlers use the HttpCall side
-// from any thread; the connection uses the rest from its own thread.
+// The HttpCall that the server hands out: frames the answer and holds what is not sent yet.
+// Handlers use the HttpCall side from any thread; the connection uses the rest from its own thread.
 class BufferedCall final : public HttpCall {
  public:
-  // `wake` tells the connection that there is something to send; it is called with no lock held that the connection needs,
-  // from any thread, and never after Detach. `closing`: the server drains, so connections are not kept.
-  BufferedCall(HttpRequest request, CallTraits traits, std::shared_ptr<const std::atomic<bool>> closing,
-               std::function<void()> wake);
+  // `wake` tells the connection that there is something to send; it is called with no lock held
+  // that the connection needs, from any thread, and never after Detach. `closing`: the server
+  // drains, so connections are not kept.
+  BufferedCall(HttpRequest request, CallTraits traits,
+               std::shared_ptr<const std::atomic<bool>> closing, std::function<void()> wake);
 
   const HttpRequest& request() const override { return request_; }
   std::string TakeBody() override { return std::move(request_.body); }
@@ -121,7 +127,8 @@ class BufferedCall final : public HttpCall {
   size_t body_bytes() const;
 
  private:
-  void MakeHead(int status, std::string_view content_type, const HttpHeaders& headers, int64_t content_length);
+  void MakeHead(int status, std::string_view content_type, const HttpHeaders& headers,
+                int64_t content_length);
   void Frame(std::string_view bytes);
   void Wake(std::unique_lock<std::mutex> lock);
 

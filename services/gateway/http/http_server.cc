@@ -57,7 +57,8 @@ struct Shared {
   std::condition_variable idle;
 };
 
-// One event loop, its acceptor and the sessions that it accepted. Everything but the thread is used on that thread only.
+// One event loop, its acceptor and the sessions that it accepted. Everything but the thread is used
+// on that thread only.
 struct Loop {
   explicit Loop(Shared* shared) : shared(shared) {}
   Shared* shared;
@@ -79,7 +80,8 @@ bool PathFits(const std::string& pattern, std::string_view path) {
          path.find('/', pattern.size()) == std::string_view::npos;
 }
 
-Match FindRoute(const std::vector<HttpRoute>& routes, std::string_view method, std::string_view path) {
+Match FindRoute(const std::vector<HttpRoute>& routes, std::string_view method,
+                std::string_view path) {
   Match match;
   for (const HttpRoute& route : routes) {
     if (!PathFits(route.path, path)) continue;
@@ -158,7 +160,8 @@ class Session : public std::enable_shared_from_this<Session> {
     socket_.close(ec);
   }
 
-  // After `limit` the pending operations of the socket end with operation_aborted and timed_out_ is set.
+  // After `limit` the pending operations of the socket end with operation_aborted and timed_out_ is
+  // set.
   void Arm(std::chrono::milliseconds limit) {
     timed_out_ = false;
     const uint64_t turn = ++deadline_turn_;
@@ -200,7 +203,8 @@ class Session : public std::enable_shared_from_this<Session> {
       idle_ = true;
       if (shared_->draining->load()) co_return false;
       Arm(options_.idle_timeout);
-      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096), redirect_error(use_awaitable, ec));
+      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096),
+                                                          redirect_error(use_awaitable, ec));
       Disarm();
       idle_ = false;
       if (ec || stopped_) co_return false;
@@ -240,7 +244,8 @@ class Session : public std::enable_shared_from_this<Session> {
       if (match.allowed.empty()) {
         refusal = Refusal(404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
       } else {
-        refusal = Refusal(405, absl::StrCat("method ", request.method.substr(0, 20), " is not allowed for this path"));
+        refusal = Refusal(405, absl::StrCat("method ", request.method.substr(0, 20),
+                                            " is not allowed for this path"));
         refusal.headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
       }
     } else if (match.route->json_body) {
@@ -254,7 +259,8 @@ class Session : public std::enable_shared_from_this<Session> {
         if (!parser.is_done() && !traits.http_1_0 && buffer_.size() == 0) {
           static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
           Arm(options_.header_timeout);
-          co_await asio::async_write(socket_, asio::buffer(kContinue), redirect_error(use_awaitable, ec));
+          co_await asio::async_write(socket_, asio::buffer(kContinue),
+                                     redirect_error(use_awaitable, ec));
           Disarm();
           if (ec || stopped_) co_return false;
         }
@@ -306,7 +312,8 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpReply Refusal(int status, const std::string& message) {
     HttpReply reply;
     reply.status = status;
-    reply.body = options_.error_body ? options_.error_body(status, message) : absl::StrCat(message, "\n");
+    reply.body =
+        options_.error_body ? options_.error_body(status, message) : absl::StrCat(message, "\n");
     if (!options_.error_body) reply.content_type = "text/plain; charset=utf-8";
     return reply;
   }
@@ -315,7 +322,8 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpReply CheckBodyHeaders(const http::request_header<>& head) {
     const auto coding = head[http::field::content_encoding];
     if (!coding.empty() && !absl::EqualsIgnoreCase({coding.data(), coding.size()}, "identity")) {
-      return Refusal(415, "compressed request bodies are not supported; leave Content-Encoding out");
+      return Refusal(415,
+                     "compressed request bodies are not supported; leave Content-Encoding out");
     }
     const auto type_header = head[http::field::content_type];
     std::string_view type(type_header.data(), type_header.size());
@@ -335,9 +343,11 @@ class Session : public std::enable_shared_from_this<Session> {
     if (timed_out_) {
       reply = Refusal(408, absl::StrCat("the request's ", what, " did not arrive in time"));
     } else if (ec == http::error::body_limit) {
-      reply = Refusal(413, absl::StrCat("the body is over the limit of ", options_.body_bytes_max, " bytes"));
+      reply = Refusal(
+          413, absl::StrCat("the body is over the limit of ", options_.body_bytes_max, " bytes"));
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      reply = Refusal(431, absl::StrCat("the head is over the limit of ", options_.header_bytes_max, " bytes"));
+      reply = Refusal(
+          431, absl::StrCat("the head is over the limit of ", options_.header_bytes_max, " bytes"));
     } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
                ec.category() != error_code(http::error::bad_method).category()) {
       co_return false;  // the client has gone
@@ -345,7 +355,9 @@ class Session : public std::enable_shared_from_this<Session> {
       reply = Refusal(400, absl::StrCat("malformed HTTP request: ", ec.message()));
     }
     CallTraits traits{.keep_alive = false};
-    MakeCall(request ? std::move(*request) : HttpRequest{.method = "-", .path = "-", .remote = remote_}, traits);
+    MakeCall(
+        request ? std::move(*request) : HttpRequest{.method = "-", .path = "-", .remote = remote_},
+        traits);
     call_->Reply(std::move(reply));
     co_return co_await Respond(true);
   }
@@ -357,7 +369,8 @@ class Session : public std::enable_shared_from_this<Session> {
         if (auto self = weak.lock()) self->Notify();
       });
     };
-    call_ = std::make_shared<BufferedCall>(std::move(request), traits, shared_->draining, std::move(notify));
+    call_ = std::make_shared<BufferedCall>(std::move(request), traits, shared_->draining,
+                                           std::move(notify));
   }
 
   // Reads ahead while the answer is made, to see at once when the peer goes away.
@@ -368,7 +381,8 @@ class Session : public std::enable_shared_from_this<Session> {
         gone_ = true;
         break;
       }
-      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096), redirect_error(use_awaitable, ec));
+      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096),
+                                                          redirect_error(use_awaitable, ec));
       if (ec) {
         if (watching_) gone_ = true;
         break;
@@ -379,7 +393,8 @@ class Session : public std::enable_shared_from_this<Session> {
     Notify();
   }
 
-  // Sends the answer of call_ as it is made. False: the connection ends. `unread`: the peer may still be sending.
+  // Sends the answer of call_ as it is made. False: the connection ends. `unread`: the peer may
+  // still be sending.
   awaitable<bool> Respond(bool unread) {
     auto call = call_;
     gone_ = false;
@@ -432,7 +447,8 @@ class Session : public std::enable_shared_from_this<Session> {
         error_code ec;
         Arm(options_.slow_reader_timeout);
         const size_t n = co_await socket_.async_write_some(
-            asio::buffer(output.bytes.data() + done, output.bytes.size() - done), redirect_error(use_awaitable, ec));
+            asio::buffer(output.bytes.data() + done, output.bytes.size() - done),
+            redirect_error(use_awaitable, ec));
         Disarm();
         if (ec || stopped_ || (gone_ && !call.finished())) co_return false;
         done += n;
@@ -454,7 +470,8 @@ class Session : public std::enable_shared_from_this<Session> {
     }
   }
 
-  // Lets the peer read the answer before the connection is reset: closing a socket with unread input would discard it.
+  // Lets the peer read the answer before the connection is reset: closing a socket with unread
+  // input would discard it.
   awaitable<void> Linger() {
     error_code ec;
     socket_.shutdown(tcp::socket::shutdown_send, ec);
@@ -462,7 +479,8 @@ class Session : public std::enable_shared_from_this<Session> {
     size_t total = 0;
     Arm(std::chrono::seconds(2));
     while (!ec && total < options_.body_bytes_max) {
-      total += co_await socket_.async_read_some(buffer_.prepare(64 << 10), redirect_error(use_awaitable, ec));
+      total += co_await socket_.async_read_some(buffer_.prepare(64 << 10),
+                                                redirect_error(use_awaitable, ec));
     }
     Disarm();
   }
@@ -518,12 +536,13 @@ awaitable<void> Accept(Loop* loop) {
     }
     if (++shared->connections > shared->options.connections_max) {
       --shared->connections;
-      const std::string body = shared->options.error_body
-                                   ? shared->options.error_body(503, "too many connections; try again")
-                                   : std::string("too many connections\n");
-      const std::string answer =
-          absl::StrCat("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: ",
-                       body.size(), "\r\nRetry-After: 1\r\nConnection: close\r\n\r\n", body);
+      const std::string body =
+          shared->options.error_body
+              ? shared->options.error_body(503, "too many connections; try again")
+              : std::string("too many connections\n");
+      const std::string answer = absl::StrCat(
+          "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: ",
+          body.size(), "\r\nRetry-After: 1\r\nConnection: close\r\n\r\n", body);
       socket.non_blocking(true, ec);
       socket.write_some(asio::buffer(answer), ec);  // a fresh socket's buffer takes this much
       continue;
@@ -547,9 +566,11 @@ class Server final : public HttpServer {
     asio::io_context resolving;
     tcp::resolver resolver(resolving);
     error_code ec;
-    const auto found = resolver.resolve(parts->host, std::to_string(parts->port), tcp::resolver::passive, ec);
+    const auto found =
+        resolver.resolve(parts->host, std::to_string(parts->port), tcp::resolver::passive, ec);
     if (ec || found.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot listen on ", shared_.options.listen, ": ", ec.message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot listen on ", shared_.options.listen, ": ", ec.message()));
     }
     tcp::endpoint endpoint = found.begin()->endpoint();
     const int threads = std::max(1, shared_.options.threads);
@@ -557,7 +578,8 @@ class Server final : public HttpServer {
       auto loop = std::make_unique<Loop>(&shared_);
       using ReusePort = asio::detail::socket_option::boolean<SOL_SOCKET, SO_REUSEPORT>;
       loop->acceptor.open(endpoint.protocol(), ec);
-      // The first acceptor takes the port alone, so that a port that another process serves is an error and not a share.
+      // The first acceptor takes the port alone, so that a port that another process serves is an
+      // error and not a share.
       if (!ec) loop->acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
       if (!ec && i == 0 && endpoint.port() != 0) {
         tcp::acceptor probe(loop->context, endpoint.protocol());
@@ -568,7 +590,8 @@ class Server final : public HttpServer {
       if (!ec) loop->acceptor.bind(endpoint, ec);
       if (!ec) loop->acceptor.listen(1024, ec);
       if (ec) {
-        return absl::UnavailableError(absl::StrCat("cannot listen on ", shared_.options.listen, ": ", ec.message()));
+        return absl::UnavailableError(
+            absl::StrCat("cannot listen on ", shared_.options.listen, ": ", ec.message()));
       }
       if (i == 0) endpoint = loop->acceptor.local_endpoint();
       loops_.push_back(std::move(loop));
@@ -608,7 +631,8 @@ class Server final : public HttpServer {
     Drain();
     for (auto& loop : loops_) {
       asio::post(loop->context, [loop = loop.get()] {
-        // Sessions end by themselves when their sockets are closed; then the loop has nothing left to do.
+        // Sessions end by themselves when their sockets are closed; then the loop has nothing left
+        // to do.
         for (Session* session : loop->sessions) session->Abort();
         loop->guard.reset();
       });
@@ -626,7 +650,8 @@ class Server final : public HttpServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> StartHttpServer(HttpServerOptions options, std::vector<HttpRoute> routes) {
+absl::StatusOr<std::unique_ptr<HttpServer>> StartHttpServer(HttpServerOptions options,
+                                                            std::vector<HttpRoute> routes) {
   auto server = std::make_unique<Server>(std::move(options), std::move(routes));
   if (absl::Status status = server->Start(); !status.ok()) return status;
   return server;

@@ -17,7 +17,8 @@ namespace quartet::gateway {
 struct HttpRoute {
   std::string method;  // "GET" (HEAD comes with it) or "POST"
   std::string path;    // exact; or, if it ends with '/', a prefix of one more segment
-  // Called on a connection's thread with the whole request; must not block and must see to it that the call is answered.
+  // Called on a connection's thread with the whole request; must not block and must see to it that
+  // the call is answered.
   std::function<void(std::shared_ptr<HttpCall>)> handler;
   // The body must be JSON: another content type is answered with 415.
   bool json_body = false;
@@ -29,7 +30,7 @@ struct HttpAccess {
   std::string path;
   std::string route;  // the route's path, "" if none matched: a label with few values
   std::string remote;
-  int status = 0;     // 499: the client went away before the answer was complete
+  int status = 0;  // 499: the client went away before the answer was complete
   size_t request_bytes = 0;
   size_t response_bytes = 0;
   double seconds = 0;
@@ -61,10 +62,11 @@ struct HttpServerOptions {
 // Serves routes on one port. Owns its threads; a connection stays on the thread that accepted it.
 class HttpServer {
  public:
-  virtual ~HttpServer() = default;  // as Stop
+  virtual ~HttpServer() = default;          // as Stop
   virtual std::string address() const = 0;  // host:port that was bound
   virtual size_t connections() const = 0;
-  // Accepts no more connections, closes idle ones, and the others after the answer that they are working on.
+  // Accepts no more connections, closes idle ones, and the others after the answer that they are
+  // working on.
   virtual void Drain() = 0;
   // Whether all connections have ended within `wait`.
   virtual bool WaitIdle(std::chrono::milliseconds wait) = 0;
@@ -72,7 +74,8 @@ class HttpServer {
   virtual void Stop() = 0;
 };
 
-absl::StatusOr<std::unique_ptr<HttpServer>> StartHttpServer(HttpServerOptions options, std::vector<HttpRoute> routes);
+absl::StatusOr<std::unique_ptr<HttpServer>> StartHttpServer(HttpServerOptions options,
+                                                            std::vector<HttpRoute> routes);
 
 }  // namespace quartet::gateway
 

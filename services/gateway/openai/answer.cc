@@ -20,7 +20,8 @@ void AppendFinish(const ChoiceFinish* finish, std::string* out) {
     *out += ",\"finish_reason\":null";
     return;
   }
-  absl::StrAppend(out, ",\"finish_reason\":\"", std::string(FinishReasonName(finish->kind)), "\",\"stop_reason\":");
+  absl::StrAppend(out, ",\"finish_reason\":\"", std::string(FinishReasonName(finish->kind)),
+                  "\",\"stop_reason\":");
   if (finish->kind == FinishKind::kStopString) {
     AppendJsonString(finish->stop_string, out);
   } else if (finish->kind == FinishKind::kStopId) {
@@ -40,13 +41,17 @@ void AppendReasoning(const std::string& text, std::string* out) {
 
 }  // namespace
 
-std::string_view FinishReasonName(FinishKind kind) { return kind == FinishKind::kLength ? "length" : "stop"; }
+std::string_view FinishReasonName(FinishKind kind) {
+  return kind == FinishKind::kLength ? "length" : "stop";
+}
 
 std::string UsageJson(const ChoiceUsage& usage) {
-  return absl::StrCat("{\"prompt_tokens\":", usage.prompt_tokens, ",\"completion_tokens\":", usage.completion_tokens,
-                      ",\"total_tokens\":", uint64_t{usage.prompt_tokens} + usage.completion_tokens,
-                      ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
-                      "},\"completion_tokens_details\":{\"reasoning_tokens\":", usage.reasoning_tokens, "}}");
+  return absl::StrCat(
+      "{\"prompt_tokens\":", usage.prompt_tokens,
+      ",\"completion_tokens\":", usage.completion_tokens,
+      ",\"total_tokens\":", uint64_t{usage.prompt_tokens} + usage.completion_tokens,
+      ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
+      "},\"completion_tokens_details\":{\"reasoning_tokens\":", usage.reasoning_tokens, "}}");
 }
 
 AnswerWriter::AnswerWriter(AnswerHead head, AnswerStyle style, size_t choices)
@@ -66,18 +71,22 @@ ChoiceUsage AnswerWriter::TotalUsage() const {
 std::string AnswerWriter::Open(std::string_view object) const {
   std::string out = "{\"id\":";
   AppendJsonString(head_.id, &out);
-  absl::StrAppend(&out, ",\"object\":\"", std::string(object), "\",\"created\":", head_.created_unix_s, ",\"model\":");
+  absl::StrAppend(&out, ",\"object\":\"", std::string(object),
+                  "\",\"created\":", head_.created_unix_s, ",\"model\":");
   AppendJsonString(head_.model, &out);
   out += ",\"system_fingerprint\":";
   AppendJsonString(head_.system_fingerprint, &out);
   return out;
 }
 
-std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta, const std::vector<int32_t>* ids,
-                                const std::vector<int32_t>* prompt_ids, const ChoiceFinish* finish) const {
+std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta,
+                                const std::vector<int32_t>* ids,
+                                const std::vector<int32_t>* prompt_ids,
+                                const ChoiceFinish* finish) const {
   std::string out = Open(style_.chat ? "chat.completion.chunk" : "text_completion");
-  absl::StrAppend(&out, ",\"choices\":[{\"index\":", choice, ",", style_.chat ? "\"delta\":" : "\"text\":",
-                  std::string(delta), ",\"logprobs\":null");
+  absl::StrAppend(&out, ",\"choices\":[{\"index\":", choice, ",",
+                  style_.chat ? "\"delta\":" : "\"text\":", std::string(delta),
+                  ",\"logprobs\":null");
   AppendFinish(finish, &out);
   if (style_.return_token_ids) {
     if (prompt_ids) AppendIds("prompt_token_ids", *prompt_ids, &out);
@@ -95,7 +104,8 @@ std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta, const s
 
 std::string AnswerWriter::FirstChunk(uint32_t choice, const std::string* echo_text,
                                      const std::vector<int32_t>* prompt_ids) const {
-  if (style_.chat) return Chunk(choice, R"({"role":"assistant","content":""})", nullptr, prompt_ids, nullptr);
+  if (style_.chat)
+    return Chunk(choice, R"({"role":"assistant","content":""})", nullptr, prompt_ids, nullptr);
   std::string text;
   AppendJsonString(echo_text ? *echo_text : std::string(), &text);
   return Chunk(choice, text, nullptr, prompt_ids, nullptr);
@@ -124,28 +134,33 @@ std::vector<std::string> AnswerWriter::Chunks(const ChoiceUpdate& update) {
   for (const text::TextPiece& piece : update.pieces) {
     if (piece.kind == text::TextKind::kReasoning && !style_.include_reasoning) continue;
     // The ids go with the first piece of the text that was made from them.
-    chunks.push_back(Chunk(update.choice, TextDelta(piece), std::exchange(ids, nullptr), nullptr, nullptr));
+    chunks.push_back(
+        Chunk(update.choice, TextDelta(piece), std::exchange(ids, nullptr), nullptr, nullptr));
   }
   const std::string_view nothing = style_.chat ? "{}" : "\"\"";
   if (update.finish) {
-    chunks.push_back(Chunk(update.choice, nothing, std::exchange(ids, nullptr), nullptr, &*update.finish));
+    chunks.push_back(
+        Chunk(update.choice, nothing, std::exchange(ids, nullptr), nullptr, &*update.finish));
   }
-  if (ids && style_.return_token_ids) chunks.push_back(Chunk(update.choice, nothing, ids, nullptr, nullptr));
+  if (ids && style_.return_token_ids)
+    chunks.push_back(Chunk(update.choice, nothing, ids, nullptr, nullptr));
   return chunks;
 }
 
 std::string AnswerWriter::UsageChunk() const {
-  return absl::StrCat(Open(style_.chat ? "chat.completion.chunk" : "text_completion"), ",\"choices\":[],\"usage\":",
-                      UsageJson(TotalUsage()), "}");
+  return absl::StrCat(Open(style_.chat ? "chat.completion.chunk" : "text_completion"),
+                      ",\"choices\":[],\"usage\":", UsageJson(TotalUsage()), "}");
 }
 
 void AnswerWriter::Collect(const ChoiceUpdate& update) {
   NoteUsage(update.choice, update.usage);
   Collected& collected = collected_[update.choice];
   for (const text::TextPiece& piece : update.pieces) {
-    (piece.kind == text::TextKind::kReasoning ? collected.reasoning : collected.content) += piece.text;
+    (piece.kind == text::TextKind::kReasoning ? collected.reasoning : collected.content) +=
+        piece.text;
   }
-  if (style_.return_token_ids) collected.ids.insert(collected.ids.end(), update.ids.begin(), update.ids.end());
+  if (style_.return_token_ids)
+    collected.ids.insert(collected.ids.end(), update.ids.begin(), update.ids.end());
   if (update.finish) collected.finish = *update.finish;
 }
 
@@ -170,7 +185,8 @@ std::string AnswerWriter::Whole(const std::vector<std::string>& echo_texts,
       out += ",\"refusal\":null}";
     } else {
       out += ",\"text\":";
-      AppendJsonString(i < echo_texts.size() ? echo_texts[i] + collected.content : collected.content, &out);
+      AppendJsonString(
+          i < echo_texts.size() ? echo_texts[i] + collected.content : collected.content, &out);
     }
     out += ",\"logprobs\":null";
     AppendFinish(&collected.finish, &out);

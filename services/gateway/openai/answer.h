@@ -25,7 +25,8 @@ class AnswerWriter {
 
   // Pieces, for streams. `usage` is that of all choices so far.
   // The first of a choice: the role for chats; the echoed prompt for completions that ask for it.
-  std::string FirstChunk(uint32_t choice, const std::string* echo_text, const std::vector<int32_t>* prompt_ids) const;
+  std::string FirstChunk(uint32_t choice, const std::string* echo_text,
+                         const std::vector<int32_t>* prompt_ids) const;
   bool NeedsFirstChunk() const { return style_.chat || style_.echo || style_.return_token_ids; }
   // One for each run of text of one kind; none if nothing is to be seen.
   std::vector<std::string> Chunks(const ChoiceUpdate& update);
@@ -33,7 +34,8 @@ class AnswerWriter {
 
   // For whole answers: keeps what Chunks would have sent.
   void Collect(const ChoiceUpdate& update);
-  std::string Whole(const std::vector<std::string>& echo_texts, const std::vector<std::vector<int32_t>>& prompt_ids) const;
+  std::string Whole(const std::vector<std::string>& echo_texts,
+                    const std::vector<std::vector<int32_t>>& prompt_ids) const;
 
   // Usage of all choices; a prompt counts once for each.
   void NoteUsage(uint32_t choice, const ChoiceUsage& usage) { usage_[choice] = usage; }

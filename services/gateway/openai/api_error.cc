@@ -53,7 +53,8 @@ std::string ApiErrorJson(const ApiError& error) {
 HttpReply ApiErrorReply(const ApiError& error) {
   HttpReply reply;
   reply.status = error.status;
-  if (error.retry_after_s > 0) reply.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_s));
+  if (error.retry_after_s > 0)
+    reply.headers.emplace_back("Retry-After", absl::StrCat(error.retry_after_s));
   reply.body = ApiErrorJson(error);
   return reply;
 }
@@ -62,16 +63,20 @@ ApiError FromEngineStatus(const absl::Status& status, bool admitted) {
   const std::string text(status.message());
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
-      return {.status = 429, .message = absl::StrCat("the server is busy: ", text), .retry_after_s = 1};
+      return {
+          .status = 429, .message = absl::StrCat("the server is busy: ", text), .retry_after_s = 1};
     case absl::StatusCode::kInvalidArgument:
       return {.status = 400, .message = text};
     case absl::StatusCode::kUnavailable:
       if (!admitted) {
-        return {.status = 503, .message = "the engine is not available at the moment; try again", .retry_after_s = 2};
+        return {.status = 503,
+                .message = "the engine is not available at the moment; try again",
+                .retry_after_s = 2};
       }
       return {.status = 500, .message = "the engine was lost while it worked on the request"};
     case absl::StatusCode::kAborted:
-      return {.status = 500, .message = "the engine lost a part of itself while it worked on the request"};
+      return {.status = 500,
+              .message = "the engine lost a part of itself while it worked on the request"};
     default:
       // What went wrong inside is for the log.
       return {.status = 500, .message = "internal error"};
@@ -79,9 +84,10 @@ ApiError FromEngineStatus(const absl::Status& status, bool admitted) {
 }
 
 ApiError NotReadyError() {
-  return {.status = 503,
-          .message = "the server is starting, shutting down or has lost its engine; /readyz says which",
-          .retry_after_s = 2};
+  return {
+      .status = 503,
+      .message = "the server is starting, shutting down or has lost its engine; /readyz says which",
+      .retry_after_s = 2};
 }
 
 }  // namespace quartet::gateway

@@ -12,7 +12,8 @@ std::optional<int64_t> AsInteger(const Value& value) {
   if (value.is_integer()) return value.integer();
   if (!value.is_number()) return std::nullopt;
   const double number = value.number();
-  if (!std::isfinite(number) || number != std::trunc(number) || std::abs(number) > 9007199254740992.0) {
+  if (!std::isfinite(number) || number != std::trunc(number) ||
+      std::abs(number) > 9007199254740992.0) {
     return std::nullopt;
   }
   return static_cast<int64_t>(number);
@@ -71,7 +72,8 @@ std::optional<double> Fields::Number(std::string_view name, double min, double m
   }
   const double number = value->number();
   if (!std::isfinite(number) || number < min || number > max) {
-    Fail(name, absl::StrCat("must be a number from ", min, " to ", max, ", not ", value->NumberText().substr(0, 40)));
+    Fail(name, absl::StrCat("must be a number from ", min, " to ", max, ", not ",
+                            value->NumberText().substr(0, 40)));
     return std::nullopt;
   }
   return number;
@@ -97,7 +99,8 @@ const Value* Fields::Object(std::string_view name) {
   return value;
 }
 
-std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name, int32_t vocab_size, size_t count_max) {
+std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name, int32_t vocab_size,
+                                                size_t count_max) {
   const Value* value = Get(name);
   if (!value || failed()) return std::nullopt;
   if (!value->is_list()) {
@@ -105,7 +108,8 @@ std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name, int32_t v
     return std::nullopt;
   }
   if (value->list().size() > count_max) {
-    Fail(name, absl::StrCat("must hold at most ", count_max, " token ids, not ", value->list().size()));
+    Fail(name,
+         absl::StrCat("must hold at most ", count_max, " token ids, not ", value->list().size()));
     return std::nullopt;
   }
   std::vector<int32_t> ids;
@@ -115,8 +119,9 @@ std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name, int32_t v
     const std::optional<int64_t> id = AsInteger(item);
     if (!id || *id < 0 || *id >= vocab_size) {
       Fail(absl::StrCat(std::string(name), "[", i, "]"),
-           absl::StrCat("must be a token id from 0 to ", vocab_size - 1, ", not ",
-                        item.is_number() ? item.NumberText().substr(0, 40) : std::string(item.TypeName())));
+           absl::StrCat(
+               "must be a token id from 0 to ", vocab_size - 1, ", not ",
+               item.is_number() ? item.NumberText().substr(0, 40) : std::string(item.TypeName())));
       return std::nullopt;
     }
     ids.push_back(static_cast<int32_t>(*id));

@@ -13,10 +13,12 @@
 
 namespace quartet::gateway {
 
-// A field that is absent or null is no error and gives nothing. After the first error everything gives nothing.
+// A field that is absent or null is no error and gives nothing. After the first error everything
+// gives nothing.
 class Fields {
  public:
-  // `object` must be an object and outlive this. `prefix` stands before names in errors, "stream_options." for example.
+  // `object` must be an object and outlive this. `prefix` stands before names in errors,
+  // "stream_options." for example.
   Fields(const text::Value& object, std::string prefix, std::optional<ApiError>* error)
       : object_(object), prefix_(std::move(prefix)), error_(error) {}
 
@@ -29,7 +31,8 @@ class Fields {
   std::optional<std::string> String(std::string_view name);
   const text::Value* Object(std::string_view name);
   // A list of token ids, each within [0, vocab_size).
-  std::optional<std::vector<int32_t>> Ids(std::string_view name, int32_t vocab_size, size_t count_max);
+  std::optional<std::vector<int32_t>> Ids(std::string_view name, int32_t vocab_size,
+                                          size_t count_max);
 
   // Records an error about a field unless there is one already.
   void Fail(std::string_view name, std::string_view message, std::string_view code = "");

@@ -18,11 +18,12 @@
 namespace quartet::gateway {
 namespace {
 
-// One request from its body to the end of its answer. Kept alive by the call's callbacks, the pool's job and the
-// generation; all of them let go at the end.
+// One request from its body to the end of its answer. Kept alive by the call's callbacks, the
+// pool's job and the generation; all of them let go at the end.
 class Exchange final : public GenerationObserver, public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(GatewayCore* core, bool chat, std::shared_ptr<HttpCall> call) : core_(core), chat_(chat), call_(std::move(call)) {}
+  Exchange(GatewayCore* core, bool chat, std::shared_ptr<HttpCall> call)
+      : core_(core), chat_(chat), call_(std::move(call)) {}
 
   void Begin() {
     if (!core_->NotReadyReason().empty()) {
@@ -34,7 +35,9 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
     auto body = std::make_shared<std::string>(call_->TakeBody());
     const size_t bytes = body->size();
     if (!core_->pool()->Post(bytes, [self, body] { self->Prepare(*body); })) {
-      call_->Reply(ApiErrorReply({.status = 429, .message = "too many requests are waiting; try again", .retry_after_s = 1}));
+      call_->Reply(ApiErrorReply({.status = 429,
+                                  .message = "too many requests are waiting; try again",
+                                  .retry_after_s = 1}));
     }
   }
 
@@ -48,8 +51,9 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
       call_->StartStream(std::move(head));
     }
     if (writer_->NeedsFirstChunk()) {
-      call_->Write(SseData(writer_->FirstChunk(choice, choice < echo_texts_.size() ? &echo_texts_[choice] : nullptr,
-                                               choice < prompt_ids_.size() ? &prompt_ids_[choice] : nullptr)));
+      call_->Write(SseData(
+          writer_->FirstChunk(choice, choice < echo_texts_.size() ? &echo_texts_[choice] : nullptr,
+                              choice < prompt_ids_.size() ? &prompt_ids_[choice] : nullptr)));
     }
   }
 
@@ -114,21 +118,26 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
     style_ = prepared.style;
     echo_texts_ = std::move(prepared.echo_texts);
     prompt_ids_ = std::move(prepared.prompt_ids);
-    request_id_ = !prepared.plan.request_id.empty()          ? prepared.plan.request_id
+    request_id_ = !prepared.plan.request_id.empty()             ? prepared.plan.request_id
                   : !call_->request().client_request_id.empty() ? call_->request().client_request_id
                                                                 : RandomId("req_");
-    // The client's own name for a request may hold anything; headers and logs take only what is plain.
+    // The client's own name for a request may hold anything; headers and logs take only what is
+    // plain.
     for (char& c : request_id_) {
-      if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.' && c != ':') c = '_';
+      if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.' &&
+          c != ':')
+        c = '_';
     }
     prepared.plan.request_id = request_id_;
     call_->Note("request", request_id_);
     writer_.emplace(AnswerHead{.id = RandomId(chat_ ? "chatcmpl-" : "cmpl-"),
                                .created_unix_s = absl::ToUnixSeconds(absl::Now()),
                                .model = core_->options().served_model_name,
-                               .system_fingerprint = absl::StrCat("quartet-", engine.checkpoint_digest.substr(0, 12))},
+                               .system_fingerprint = absl::StrCat(
+                                   "quartet-", engine.checkpoint_digest.substr(0, 12))},
                     style_, prepared.plan.choices.size());
-    auto generation = core_->Start(std::move(prepared.plan), shared_from_this(), chat_ ? "chat" : "completions");
+    auto generation =
+        core_->Start(std::move(prepared.plan), shared_from_this(), chat_ ? "chat" : "completions");
     bool closed = false;
     bool drained = false;
     {
@@ -188,7 +197,8 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
 std::string ModelJson(const GatewayCore& core) {
   std::string out = "{\"id\":";
   text::AppendJsonString(core.options().served_model_name, &out);
-  absl::StrAppend(&out, ",\"object\":\"model\",\"created\":", core.created_unix_s(), ",\"owned_by\":\"quartet\",\"max_model_len\":");
+  absl::StrAppend(&out, ",\"object\":\"model\",\"created\":", core.created_unix_s(),
+                  ",\"owned_by\":\"quartet\",\"max_model_len\":");
   const uint32_t length = core.engine()->state().max_model_len;
   if (length > 0) {
     absl::StrAppend(&out, length, "}");
@@ -208,10 +218,11 @@ void ReplyModel(GatewayCore* core, HttpCall& call) {
     call.Reply({.body = ModelJson(*core)});
     return;
   }
-  call.Reply(ApiErrorReply({.status = 404,
-                            .message = absl::StrCat("the model '", id.substr(0, 200), "' does not exist"),
-                            .param = "model",
-                            .code = "model_not_found"}));
+  call.Reply(
+      ApiErrorReply({.status = 404,
+                     .message = absl::StrCat("the model '", id.substr(0, 200), "' does not exist"),
+                     .param = "model",
+                     .code = "model_not_found"}));
 }
 
 void ReplyReady(GatewayCore* core, HttpCall& call) {
@@ -220,7 +231,9 @@ void ReplyReady(GatewayCore* core, HttpCall& call) {
     call.Reply({.body = "{\"status\":\"ok\"}"});
     return;
   }
-  HttpReply reply{.status = 503, .headers = {{"Retry-After", "2"}}, .body = "{\"status\":\"not ready\",\"reason\":"};
+  HttpReply reply{.status = 503,
+                  .headers = {{"Retry-After", "2"}},
+                  .body = "{\"status\":\"not ready\",\"reason\":"};
   text::AppendJsonString(reason, &reply.body);
   reply.body += '}';
   call.Reply(std::move(reply));
@@ -238,17 +251,34 @@ void ReplyMetrics(GatewayCore* core, std::shared_ptr<HttpCall> call) {
 
 std::vector<HttpRoute> OpenAiRoutes(GatewayCore* core) {
   auto exchange = [core](bool chat) {
-    return [core, chat](std::shared_ptr<HttpCall> call) { std::make_shared<Exchange>(core, chat, std::move(call))->Begin(); };
+    return [core, chat](std::shared_ptr<HttpCall> call) {
+      std::make_shared<Exchange>(core, chat, std::move(call))->Begin();
+    };
   };
   return {
-      {.method = "POST", .path = "/v1/chat/completions", .handler = exchange(true), .json_body = true},
+      {.method = "POST",
+       .path = "/v1/chat/completions",
+       .handler = exchange(true),
+       .json_body = true},
       {.method = "POST", .path = "/v1/completions", .handler = exchange(false), .json_body = true},
-      {.method = "GET", .path = "/v1/models", .handler = [core](auto call) { ReplyModels(core, *call); }},
-      {.method = "GET", .path = "/v1/models/", .handler = [core](auto call) { ReplyModel(core, *call); }},
-      {.method = "GET", .path = "/livez", .handler = [](auto call) { call->Reply({.body = "{\"status\":\"ok\"}"}); }},
-      {.method = "GET", .path = "/readyz", .handler = [core](auto call) { ReplyReady(core, *call); }},
-      {.method = "GET", .path = "/health", .handler = [core](auto call) { ReplyReady(core, *call); }},
-      {.method = "GET", .path = "/metrics", .handler = [core](auto call) { ReplyMetrics(core, call); }},
+      {.method = "GET",
+       .path = "/v1/models",
+       .handler = [core](auto call) { ReplyModels(core, *call); }},
+      {.method = "GET",
+       .path = "/v1/models/",
+       .handler = [core](auto call) { ReplyModel(core, *call); }},
+      {.method = "GET",
+       .path = "/livez",
+       .handler = [](auto call) { call->Reply({.body = "{\"status\":\"ok\"}"}); }},
+      {.method = "GET",
+       .path = "/readyz",
+       .handler = [core](auto call) { ReplyReady(core, *call); }},
+      {.method = "GET",
+       .path = "/health",
+       .handler = [core](auto call) { ReplyReady(core, *call); }},
+      {.method = "GET",
+       .path = "/metrics",
+       .handler = [core](auto call) { ReplyMetrics(core, call); }},
   };
 }
 
@@ -258,18 +288,22 @@ void SetHttpHooks(GatewayCore* core, HttpServerOptions* options) {
   };
   options->on_access = [core](const HttpAccess& access) {
     core->metrics()
-        ->GetCounter("quartet_gateway_http_requests_total", "HTTP requests; status 499: the client went away first.",
+        ->GetCounter("quartet_gateway_http_requests_total",
+                     "HTTP requests; status 499: the client went away first.",
                      {{"path", access.route}, {"status", absl::StrCat(access.status)}})
         .Add();
     core->metrics()
-        ->GetHistogram("quartet_gateway_http_request_seconds", "From the first byte of a request to the last of its answer.",
+        ->GetHistogram("quartet_gateway_http_request_seconds",
+                       "From the first byte of a request to the last of its answer.",
                        LatencyBuckets(), {{"path", access.route}})
         .Observe(access.seconds);
     // Probes come every few seconds and say nothing that the metrics do not say.
-    const bool probe = access.method == "GET" && access.status == 200 && access.route != "/v1/models";
+    const bool probe =
+        access.method == "GET" && access.status == 200 && access.route != "/v1/models";
     const std::string line = absl::StrFormat(
-        "access method=%s path=%s status=%d in=%d out=%d ms=%.1f remote=%s%s", access.method, access.path.substr(0, 100),
-        access.status, access.request_bytes, access.response_bytes, access.seconds * 1000, access.remote, access.notes);
+        "access method=%s path=%s status=%d in=%d out=%d ms=%.1f remote=%s%s", access.method,
+        access.path.substr(0, 100), access.status, access.request_bytes, access.response_bytes,
+        access.seconds * 1000, access.remote, access.notes);
     if (probe) {
       LogDebug(line);
     } else {
@@ -278,6 +312,8 @@ void SetHttpHooks(GatewayCore* core, HttpServerOptions* options) {
   };
 }
 
-std::string GatewayMetricsText(const GatewayCore& core) { return core.OwnMetrics() + core.engine()->CachedMetrics(); }
+std::string GatewayMetricsText(const GatewayCore& core) {
+  return core.OwnMetrics() + core.engine()->CachedMetrics();
+}
 
 }  // namespace quartet::gateway

@@ -10,8 +10,8 @@
 
 namespace quartet::gateway {
 
-// The routes; `core` must outlive the server that they are given to. Handlers do nothing but hand on: parsing runs on the
-// text pool, output on the engine client's threads.
+// The routes; `core` must outlive the server that they are given to. Handlers do nothing but hand
+// on: parsing runs on the text pool, output on the engine client's threads.
 std::vector<HttpRoute> OpenAiRoutes(GatewayCore* core);
 
 // Metrics and access log of the HTTP server, and its error bodies.

@@ -20,12 +20,14 @@ std::variant<Value, ApiError> ParseBody(std::string_view body) {
   if (body.empty()) return ApiError{.message = "the body is empty; a JSON object is expected"};
   auto value = text::ParseJson(body);
   if (!value.ok()) {
-    return ApiError{.message = absl::StrCat("the body is not valid JSON: ", std::string(value.status().message()))};
+    return ApiError{.message = absl::StrCat("the body is not valid JSON: ",
+                                            std::string(value.status().message()))};
   }
   return *std::move(value);
 }
 
-// Pictures, sounds and films need what this server does not have yet, and must not be dropped without a word.
+// Pictures, sounds and films need what this server does not have yet, and must not be dropped
+// without a word.
 std::optional<ApiError> RefuseMedia(const Value& messages) {
   for (size_t i = 0; i < messages.list().size(); ++i) {
     const Value content = messages.list()[i].Get("content");
@@ -35,16 +37,19 @@ std::optional<ApiError> RefuseMedia(const Value& messages) {
       if (!type.is_string()) continue;
       std::string_view field;
       std::string_view what = "images";
-      if (type.string() == "image_url" || type.string() == "input_image" || type.string() == "image") {
+      if (type.string() == "image_url" || type.string() == "input_image" ||
+          type.string() == "image") {
         field = type.string() == "image" ? "image" : "image_url";
       } else if (type.string() == "video_url" || type.string() == "video") {
         field = type.string() == "video" ? "video" : "video_url";
         what = "videos";
       }
       if (field.empty()) continue;
-      return ApiError{.message = absl::StrCat(std::string(what), " are not supported by this server; send text only"),
-                      .param = absl::StrCat("messages[", i, "].content[", j, "].", std::string(field)),
-                      .code = "unsupported_parameter"};
+      return ApiError{
+          .message =
+              absl::StrCat(std::string(what), " are not supported by this server; send text only"),
+          .param = absl::StrCat("messages[", i, "].content[", j, "].", std::string(field)),
+          .code = "unsupported_parameter"};
     }
   }
   return std::nullopt;
@@ -72,16 +77,18 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
 
 ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint64_t requested,
                             uint32_t max_model_len) {
-  std::string message = absl::StrCat("this model's context length is ", max_model_len, " tokens, but the prompt has ",
-                                     prompt_tokens, " tokens");
+  std::string message = absl::StrCat("this model's context length is ", max_model_len,
+                                     " tokens, but the prompt has ", prompt_tokens, " tokens");
   if (requested > 0) {
-    absl::StrAppend(&message, " and ", requested, " tokens of output are requested (", prompt_tokens + requested,
-                    " in total)");
+    absl::StrAppend(&message, " and ", requested, " tokens of output are requested (",
+                    prompt_tokens + requested, " in total)");
   } else {
     message += " and the output needs at least 1";
   }
   message += "; shorten the prompt or lower max_tokens";
-  return {.message = std::move(message), .param = std::string(param), .code = "context_length_exceeded"};
+  return {.message = std::move(message),
+          .param = std::string(param),
+          .code = "context_length_exceeded"};
 }
 
 std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const PrepareContext& context) {
@@ -90,7 +97,8 @@ std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const Prepar
   return PrepareChatValue(std::get<Value>(parsed), context);
 }
 
-std::variant<Prepared, ApiError> PrepareChatValue(const Value& value, const PrepareContext& context) {
+std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
+                                                  const PrepareContext& context) {
   auto checked =
       ParseChatFields(value, {context.served_model_name, context.model->defaults.end.vocab_size});
   if (auto* error = std::get_if<ApiError>(&checked)) return std::move(*error);
@@ -103,7 +111,9 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value, const Prep
   options.output_tokens_min = std::max<int64_t>(1, fields.max_tokens.value_or(1));
   auto built = text::BuildChatPrompt(*context.model, value, options);
   if (auto* error = std::get_if<text::RequestError>(&built)) {
-    return ApiError{.message = std::move(error->message), .param = std::move(error->param), .code = std::move(error->code)};
+    return ApiError{.message = std::move(error->message),
+                    .param = std::move(error->param),
+                    .code = std::move(error->code)};
   }
   text::ChatPrompt& prompt = std::get<text::ChatPrompt>(built);
   const uint64_t wanted = static_cast<uint64_t>(fields.max_tokens.value_or(0));
@@ -124,36 +134,43 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value, const Prep
   return out;
 }
 
-std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body, const PrepareContext& context) {
+std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body,
+                                                   const PrepareContext& context) {
   auto parsed = ParseBody(body);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  auto checked = ParseCompletionFields(std::get<Value>(parsed),
-                                       {context.served_model_name, context.model->defaults.end.vocab_size});
+  auto checked = ParseCompletionFields(
+      std::get<Value>(parsed), {context.served_model_name, context.model->defaults.end.vocab_size});
   if (auto* error = std::get_if<ApiError>(&checked)) return std::move(*error);
-  return PrepareCompletionFields(std::move(std::get<CompletionFields>(checked)), context, kCompletionTokensDefault);
+  return PrepareCompletionFields(std::move(std::get<CompletionFields>(checked)), context,
+                                 kCompletionTokensDefault);
 }
 
-std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields, const PrepareContext& context,
+std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields,
+                                                         const PrepareContext& context,
                                                          uint32_t tokens_default) {
   Prepared out;
   FillCommon(fields, context, &out);
   out.style.echo = fields.echo;
   const text::Tokenizer& tokenizer = *context.model->tokenizer;
   for (size_t i = 0; i < fields.prompts.size(); ++i) {
-    const std::string name = fields.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
+    const std::string name =
+        fields.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
     std::vector<int32_t> ids;
     if (auto* text = std::get_if<std::string>(&fields.prompts[i])) {
-      // A token stands for at least a byte and seldom for more than a few: this much text cannot fit, and encoding it
-      // would cost for nothing.
+      // A token stands for at least a byte and seldom for more than a few: this much text cannot
+      // fit, and encoding it would cost for nothing.
       if (text->size() > size_t{8} * context.max_model_len + (64 << 10)) {
-        return ApiError{.message = absl::StrCat(name, ": ", text->size(), " bytes of text are too long for the context of ",
+        return ApiError{.message = absl::StrCat(name, ": ", text->size(),
+                                                " bytes of text are too long for the context of ",
                                                 context.max_model_len, " tokens"),
                         .param = name,
                         .code = "context_length_exceeded"};
       }
       auto encoded = tokenizer.Encode(*text);
       if (!encoded.ok()) {
-        return ApiError{.message = absl::StrCat(name, ": ", std::string(encoded.status().message())), .param = name};
+        return ApiError{
+            .message = absl::StrCat(name, ": ", std::string(encoded.status().message())),
+            .param = name};
       }
       ids = *std::move(encoded);
       if (fields.echo) out.echo_texts.push_back(std::move(*text));
@@ -164,7 +181,8 @@ std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields
             text::Decode(tokenizer, ids, {.skip_special_tokens = fields.skip_special_tokens}));
       }
     }
-    if (ids.empty()) return ApiError{.message = absl::StrCat(name, ": must not be empty"), .param = name};
+    if (ids.empty())
+      return ApiError{.message = absl::StrCat(name, ": must not be empty"), .param = name};
     const auto wanted = static_cast<uint64_t>(fields.max_tokens.value_or(0));
     const uint64_t needed = fields.max_tokens ? wanted : 1;
     if (ids.size() + needed > context.max_model_len) {
@@ -173,7 +191,8 @@ std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields
     const uint64_t room = context.max_model_len - ids.size();
     const uint64_t tokens = fields.max_tokens ? wanted : std::min<uint64_t>(room, tokens_default);
     if (fields.return_token_ids) out.prompt_ids.push_back(ids);
-    out.plan.choices.push_back({.prompt_ids = std::move(ids), .max_tokens = static_cast<uint32_t>(tokens)});
+    out.plan.choices.push_back(
+        {.prompt_ids = std::move(ids), .max_tokens = static_cast<uint32_t>(tokens)});
   }
   return out;
 }

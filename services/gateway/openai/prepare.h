@@ -35,21 +35,26 @@ struct AnswerStyle {
 struct Prepared {
   GenerationPlan plan;  // its request_id is what the client gave, often empty
   AnswerStyle style;
-  std::vector<std::string> echo_texts;              // of each choice, with echo
-  std::vector<std::vector<int32_t>> prompt_ids;     // of each choice, with return_token_ids
+  std::vector<std::string> echo_texts;           // of each choice, with echo
+  std::vector<std::vector<int32_t>> prompt_ids;  // of each choice, with return_token_ids
 };
 
 // Pure and thread safe.
 std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const PrepareContext& context);
-std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body, const PrepareContext& context);
-// The same from a body that is parsed already, and from checked fields. `tokens_default` is what is generated at most if
-// the fields do not say.
-std::variant<Prepared, ApiError> PrepareChatValue(const text::Value& body, const PrepareContext& context);
-std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields, const PrepareContext& context,
+std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body,
+                                                   const PrepareContext& context);
+// The same from a body that is parsed already, and from checked fields. `tokens_default` is what is
+// generated at most if the fields do not say.
+std::variant<Prepared, ApiError> PrepareChatValue(const text::Value& body,
+                                                  const PrepareContext& context);
+std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields,
+                                                         const PrepareContext& context,
                                                          uint32_t tokens_default);
 
-// The error for a prompt that leaves too little room: `requested` tokens of output, 0 if the client did not say.
-ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint64_t requested, uint32_t max_model_len);
+// The error for a prompt that leaves too little room: `requested` tokens of output, 0 if the client
+// did not say.
+ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint64_t requested,
+                            uint32_t max_model_len);
 
 }  // namespace quartet::gateway
 

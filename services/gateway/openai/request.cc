@@ -18,7 +18,8 @@ void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiEr
   const std::optional<std::string> model = fields.String("model");
   if (!model || *model == limits.served_model_name || fields.failed()) return;
   *error = ApiError{.status = 404,
-                    .message = absl::StrCat("the model '", model->substr(0, 200), "' does not exist; this server serves '",
+                    .message = absl::StrCat("the model '", model->substr(0, 200),
+                                            "' does not exist; this server serves '",
                                             limits.served_model_name, "'"),
                     .param = "model",
                     .code = "model_not_found"};
@@ -28,26 +29,31 @@ void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiEr
 void RefuseNumber(Fields& fields, std::string_view name, double min, double max, double neutral) {
   const std::optional<double> value = fields.Number(name, min, max);
   if (value && *value != neutral) {
-    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral), kUnsupported);
+    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral),
+                kUnsupported);
   }
 }
 
-void RefuseInteger(Fields& fields, std::string_view name, int64_t min, int64_t max, int64_t neutral) {
+void RefuseInteger(Fields& fields, std::string_view name, int64_t min, int64_t max,
+                   int64_t neutral) {
   const std::optional<int64_t> value = fields.Integer(name, min, max);
   if (value && *value != neutral) {
-    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral), kUnsupported);
+    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral),
+                kUnsupported);
   }
 }
 
 void RefuseBool(Fields& fields, std::string_view name, bool neutral) {
   const std::optional<bool> value = fields.Bool(name);
   if (value && *value != neutral) {
-    fields.Fail(name, absl::StrCat("only ", neutral ? "true" : "false", " is supported"), kUnsupported);
+    fields.Fail(name, absl::StrCat("only ", neutral ? "true" : "false", " is supported"),
+                kUnsupported);
   }
 }
 
 bool IsEmpty(const Value& value) {
-  return (value.is_list() && value.list().empty()) || (value.is_object() && value.entries().empty()) ||
+  return (value.is_list() && value.list().empty()) ||
+         (value.is_object() && value.entries().empty()) ||
          (value.is_string() && value.string().empty()) || (value.is_bool() && !value.boolean());
 }
 
@@ -64,14 +70,17 @@ void CheckLogitBias(Fields& fields, const RequestLimits& limits) {
   if (!bias || bias->entries().empty()) return;
   for (const auto& [key, value] : bias->entries()) {
     int64_t id = -1;
-    if (key.empty() || key.size() > 10 || !std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
+    if (key.empty() || key.size() > 10 ||
+        !std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
         (id = std::stoll(key)) >= limits.vocab_size) {
-      fields.Fail("logit_bias", absl::StrCat("the key '", key.substr(0, 40), "' is not a token id from 0 to ",
-                                             limits.vocab_size - 1));
+      fields.Fail("logit_bias",
+                  absl::StrCat("the key '", key.substr(0, 40), "' is not a token id from 0 to ",
+                               limits.vocab_size - 1));
       return;
     }
     if (!value.is_number() || !(value.number() >= -100 && value.number() <= 100)) {
-      fields.Fail("logit_bias", absl::StrCat("the value of '", key, "' must be a number from -100 to 100"));
+      fields.Fail("logit_bias",
+                  absl::StrCat("the value of '", key, "' must be a number from -100 to 100"));
       return;
     }
   }
@@ -87,11 +96,13 @@ void ParseStop(Fields& fields, CommonFields* out) {
   } else if (stop->is_list()) {
     items = stop->list();
   } else {
-    fields.Fail("stop", absl::StrCat("must be a string or a list of strings, not ", std::string(stop->TypeName())));
+    fields.Fail("stop", absl::StrCat("must be a string or a list of strings, not ",
+                                     std::string(stop->TypeName())));
     return;
   }
   if (items.size() > kStopStringsMax) {
-    fields.Fail("stop", absl::StrCat("must hold at most ", kStopStringsMax, " strings, not ", items.size()));
+    fields.Fail("stop", absl::StrCat("must hold at most ", kStopStringsMax, " strings, not ",
+                                     items.size()));
     return;
   }
   for (size_t i = 0; i < items.size(); ++i) {
@@ -101,7 +112,8 @@ void ParseStop(Fields& fields, CommonFields* out) {
     } else if (items[i].string().empty()) {
       fields.Fail(name, "must not be empty");
     } else if (items[i].string().size() > kStopStringBytesMax) {
-      fields.Fail(name, absl::StrCat("must be at most ", kStopStringBytesMax, " bytes long, not ", items[i].string().size()));
+      fields.Fail(name, absl::StrCat("must be at most ", kStopStringBytesMax, " bytes long, not ",
+                                     items[i].string().size()));
     } else {
       out->stop.push_back(items[i].string());
     }
@@ -124,19 +136,22 @@ void ParseStream(Fields& fields, std::optional<ApiError>* error, CommonFields* o
   }
 }
 
-void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens_min, std::optional<ApiError>* error,
-                 CommonFields* out) {
+void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens_min,
+                 std::optional<ApiError>* error, CommonFields* out) {
   ParseStream(fields, error, out);
   out->max_tokens = fields.Integer("max_tokens", max_tokens_min, kInt32Max);
-  if (const auto wins = fields.Integer("max_completion_tokens", max_tokens_min, kInt32Max)) out->max_tokens = wins;
+  if (const auto wins = fields.Integer("max_completion_tokens", max_tokens_min, kInt32Max))
+    out->max_tokens = wins;
   out->temperature = fields.Number("temperature", 0, 2);
   out->top_p = fields.Number("top_p", 0, 1);
   if (out->top_p && *out->top_p == 0) fields.Fail("top_p", "must be above 0 and at most 1");
   out->top_k = fields.Integer("top_k", -1, kInt32Max);
   out->min_p = fields.Number("min_p", 0, 1);
-  out->seed = fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  out->seed = fields.Integer("seed", std::numeric_limits<int64_t>::min(),
+                             std::numeric_limits<int64_t>::max());
   ParseStop(fields, out);
-  if (auto ids = fields.Ids("stop_token_ids", limits.vocab_size, 1024)) out->stop_token_ids = std::move(*ids);
+  if (auto ids = fields.Ids("stop_token_ids", limits.vocab_size, 1024))
+    out->stop_token_ids = std::move(*ids);
   out->include_stop_str_in_output = fields.Bool("include_stop_str_in_output").value_or(false);
   out->ignore_eos = fields.Bool("ignore_eos").value_or(false);
   out->skip_special_tokens = fields.Bool("skip_special_tokens").value_or(true);
@@ -162,10 +177,11 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
       fields.Fail("response_format", "only {\"type\": \"text\"} is supported", kUnsupported);
     }
   }
-  RefuseContent(fields, {"structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice",
-                         "guided_grammar", "regex", "ebnf", "grammar", "json_schema", "prompt_logprobs",
-                         "return_tokens_as_token_ids", "truncate_prompt_tokens", "use_beam_search", "logits_processors",
-                         "bad_words", "allowed_token_ids"});
+  RefuseContent(fields,
+                {"structured_outputs", "structural_tag", "guided_json", "guided_regex",
+                 "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema",
+                 "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens",
+                 "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids"});
   RefuseInteger(fields, "priority", -kInt32Max, kInt32Max, 0);
 }
 
@@ -189,7 +205,8 @@ void CheckTools(Fields& fields) {
     } else if (choice->is_object()) {
       fields.Fail("tool_choice", "naming a tool is not supported", kUnsupported);
     } else {
-      fields.Fail("tool_choice", absl::StrCat("must be a string or an object, not ", std::string(choice->TypeName())));
+      fields.Fail("tool_choice", absl::StrCat("must be a string or an object, not ",
+                                              std::string(choice->TypeName())));
     }
   }
   const std::optional<bool> parallel = fields.Bool("parallel_tool_calls");
@@ -202,7 +219,8 @@ void CheckTools(Fields& fields) {
 
 std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const RequestLimits& limits) {
   if (!body.is_object()) {
-    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ", std::string(body.TypeName()))};
+    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ",
+                                            std::string(body.TypeName()))};
   }
   std::optional<ApiError> error;
   Fields fields(body, "", &error);
@@ -212,7 +230,8 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   if (!messages) {
     fields.Fail("messages", "is missing");
   } else if (!messages->is_list()) {
-    fields.Fail("messages", absl::StrCat("must be a list, not ", std::string(messages->TypeName())));
+    fields.Fail("messages",
+                absl::StrCat("must be a list, not ", std::string(messages->TypeName())));
   } else if (messages->list().empty()) {
     fields.Fail("messages", "must hold at least one message");
   }
@@ -220,8 +239,10 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   RefuseBool(fields, "logprobs", false);
   RefuseInteger(fields, "top_logprobs", 0, 20, 0);
   CheckTools(fields);
-  if (fields.Get("functions")) fields.Fail("functions", "is not supported; use tools", kUnsupported);
-  if (fields.Get("function_call")) fields.Fail("function_call", "is not supported; use tool_choice", kUnsupported);
+  if (fields.Get("functions"))
+    fields.Fail("functions", "is not supported; use tools", kUnsupported);
+  if (fields.Get("function_call"))
+    fields.Fail("function_call", "is not supported; use tool_choice", kUnsupported);
   fields.String("reasoning_effort");
   out.include_reasoning = fields.Bool("include_reasoning").value_or(true);
   RefuseBool(fields, "separate_reasoning", true);
@@ -229,17 +250,22 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   fields.Bool("add_generation_prompt");
   fields.Bool("continue_final_message");
   fields.Object("chat_template_kwargs");
-  if (fields.Get("chat_template")) fields.Fail("chat_template", "a template of one's own is not allowed", kUnsupported);
-  if (fields.Get("reasoning")) fields.Fail("reasoning", "is not supported; use reasoning_effort", kUnsupported);
-  for (std::string_view name : {"thinking_token_budget", "reasoning_budget_tokens", "thinking_budget"}) {
+  if (fields.Get("chat_template"))
+    fields.Fail("chat_template", "a template of one's own is not allowed", kUnsupported);
+  if (fields.Get("reasoning"))
+    fields.Fail("reasoning", "is not supported; use reasoning_effort", kUnsupported);
+  for (std::string_view name :
+       {"thinking_token_budget", "reasoning_budget_tokens", "thinking_budget"}) {
     if (fields.Get(name)) fields.Fail(name, "is not supported", kUnsupported);
   }
-  if (const Value* thinking = fields.Object("thinking"); thinking && thinking->Find("budget_tokens")) {
+  if (const Value* thinking = fields.Object("thinking");
+      thinking && thinking->Find("budget_tokens")) {
     fields.Fail("thinking.budget_tokens", "is not supported", kUnsupported);
   }
   RefuseContent(fields, {"audio", "web_search_options"});
   if (const Value* modalities = fields.Get("modalities")) {
-    const bool text_only = modalities->is_list() && modalities->list().size() == 1 && modalities->list()[0].is_string() &&
+    const bool text_only = modalities->is_list() && modalities->list().size() == 1 &&
+                           modalities->list()[0].is_string() &&
                            modalities->list()[0].string() == "text";
     if (!text_only) fields.Fail("modalities", "only [\"text\"] is supported", kUnsupported);
   }
@@ -247,9 +273,11 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   return out;
 }
 
-std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body, const RequestLimits& limits) {
+std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body,
+                                                               const RequestLimits& limits) {
   if (!body.is_object()) {
-    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ", std::string(body.TypeName()))};
+    return ApiError{.message = absl::StrCat("the body must be a JSON object, not ",
+                                            std::string(body.TypeName()))};
   }
   std::optional<ApiError> error;
   Fields fields(body, "", &error);
@@ -269,7 +297,8 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
   } else if (prompt->is_string()) {
     out.prompts.emplace_back(prompt->string());
   } else if (!prompt->is_list()) {
-    fields.Fail("prompt", absl::StrCat("must be a string, a list of strings, a list of token ids or a list of such lists, not ",
+    fields.Fail("prompt", absl::StrCat("must be a string, a list of strings, a list of token ids "
+                                       "or a list of such lists, not ",
                                        std::string(prompt->TypeName())));
   } else if (prompt->list().empty()) {
     fields.Fail("prompt", "must not be empty");
@@ -278,14 +307,16 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
       out.prompts.emplace_back(*std::move(ids));
     }
   } else if (prompt->list().size() > kPromptsMax) {
-    fields.Fail("prompt", absl::StrCat("must hold at most ", kPromptsMax, " prompts, not ", prompt->list().size()));
+    fields.Fail("prompt", absl::StrCat("must hold at most ", kPromptsMax, " prompts, not ",
+                                       prompt->list().size()));
   } else {
     const bool strings = prompt->list()[0].is_string();
     for (size_t i = 0; i < prompt->list().size() && !fields.failed(); ++i) {
       const Value& item = prompt->list()[i];
       const std::string name = absl::StrCat("prompt[", i, "]");
       if (strings ? !item.is_string() : !item.is_list()) {
-        fields.Fail(name, absl::StrCat("prompts must all be of one kind; this one is of type ", std::string(item.TypeName())));
+        fields.Fail(name, absl::StrCat("prompts must all be of one kind; this one is of type ",
+                                       std::string(item.TypeName())));
       } else if (strings) {
         out.prompts.emplace_back(item.string());
       } else {
@@ -302,7 +333,8 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
   return out;
 }
 
-Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefaults& defaults, uint64_t random_seed) {
+Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefaults& defaults,
+                         uint64_t random_seed) {
   Sampling sampling;
   const bool asks = fields.temperature || fields.top_p || fields.top_k || fields.min_p;
   double temperature = fields.temperature.value_or(defaults.temperature);
@@ -312,7 +344,8 @@ Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefault
   sampling.temperature = static_cast<float>(temperature);
   sampling.top_p = static_cast<float>(fields.top_p.value_or(defaults.top_p));
   sampling.min_p = static_cast<float>(fields.min_p.value_or(defaults.min_p));
-  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.top_k.value_or(defaults.top_k)));
+  sampling.top_k =
+      static_cast<int32_t>(std::max<int64_t>(0, fields.top_k.value_or(defaults.top_k)));
   sampling.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
   return sampling;
 }

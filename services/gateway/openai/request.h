@@ -57,14 +57,19 @@ struct CompletionFields : CommonFields {
   bool echo = false;
 };
 
-// Both refuse, by name, everything that asks for something that this server does not do; unknown fields are ignored. The
-// messages of a chat are checked only as far as their list; the prompt builder checks the rest. Pure.
-std::variant<ChatFields, ApiError> ParseChatFields(const text::Value& body, const RequestLimits& limits);
-std::variant<CompletionFields, ApiError> ParseCompletionFields(const text::Value& body, const RequestLimits& limits);
+// Both refuse, by name, everything that asks for something that this server does not do; unknown
+// fields are ignored. The messages of a chat are checked only as far as their list; the prompt
+// builder checks the rest. Pure.
+std::variant<ChatFields, ApiError> ParseChatFields(const text::Value& body,
+                                                   const RequestLimits& limits);
+std::variant<CompletionFields, ApiError> ParseCompletionFields(const text::Value& body,
+                                                               const RequestLimits& limits);
 
-// The sampling of a request. Defaults come from the model; if those say greedy, a request samples only if it gives one of
-// temperature, top_p, top_k and min_p. Without a seed `random_seed` is taken.
-Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefaults& defaults, uint64_t random_seed);
+// The sampling of a request. Defaults come from the model; if those say greedy, a request samples
+// only if it gives one of temperature, top_p, top_k and min_p. Without a seed `random_seed` is
+// taken.
+Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefaults& defaults,
+                         uint64_t random_seed);
 
 }  // namespace quartet::gateway
 

@@ -92,15 +92,17 @@ class OpenCalls {
   std::unordered_set<Sequence*> calls_;
 };
 
-// One bidirectional call. Owns itself until gRPC is done with it. A hold keeps gRPC from finishing while reads may be
-// started from outside its callbacks (after a pause).
+// One bidirectional call. Owns itself until gRPC is done with it. A hold keeps gRPC from finishing
+// while reads may be started from outside its callbacks (after a pause).
 class Call final : public Sequence,
                    public grpc::ClientBidiReactor<v1::EngineRequest, v1::EngineEvent>,
                    public std::enable_shared_from_this<Call> {
  public:
-  Call(OpenCalls* open, std::function<void()> on_broken) : open_(open), on_broken_(std::move(on_broken)) {}
+  Call(OpenCalls* open, std::function<void()> on_broken)
+      : open_(open), on_broken_(std::move(on_broken)) {}
 
-  void Start(v1::Engine::Stub* stub, const SequenceRequest& request, std::shared_ptr<SequenceObserver> observer) {
+  void Start(v1::Engine::Stub* stub, const SequenceRequest& request,
+             std::shared_ptr<SequenceObserver> observer) {
     self_ = shared_from_this();
     observer_ = std::move(observer);
     open_->Add(this);
@@ -157,7 +159,9 @@ class Call final : public Sequence,
         if (observer_) observer_->OnAdmitted(event_.admitted().cached_tokens());
         break;
       case v1::EngineEvent::kTokens:
-        if (observer_) observer_->OnTokens({event_.tokens().ids().data(), static_cast<size_t>(event_.tokens().ids_size())});
+        if (observer_)
+          observer_->OnTokens(
+              {event_.tokens().ids().data(), static_cast<size_t>(event_.tokens().ids_size())});
         break;
       case v1::EngineEvent::kFinished:
         TellEnd(FromProto(event_.finished()));
@@ -186,9 +190,11 @@ class Call final : public Sequence,
 
   void OnDone(const grpc::Status& status) override {
     SequenceEnd end;
-    end.status = status.ok() ? absl::InternalError("the coordinator ended a sequence without saying how")
-                             : FromGrpc(status);
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::ABORTED) {
+    end.status = status.ok()
+                     ? absl::InternalError("the coordinator ended a sequence without saying how")
+                     : FromGrpc(status);
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::ABORTED) {
       on_broken_();
     }
     TellEnd(end);
@@ -234,9 +240,14 @@ class GrpcEngineClient final : public EngineClient {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    // A fixed window, so that what a paused sequence has on the way stays small and the coordinator
+    // feels the pause.
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 10);
     arguments.SetMaxReceiveMessageSize(64 << 20);
     arguments.SetMaxSendMessageSize(64 << 20);
-    channel_ = grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments);
+    channel_ =
+        grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments);
     stub_ = v1::Engine::NewStub(channel_);
     poller_ = std::thread([this] { Poll(); });
   }
@@ -276,7 +287,8 @@ class GrpcEngineClient final : public EngineClient {
         if (metrics_call_) return;  // the call that is under way answers everyone
         metrics_call_ = std::make_unique<MetricsCall>();
         call = metrics_call_.get();
-        call->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+        call->context.set_deadline(std::chrono::system_clock::now() +
+                                   std::chrono::milliseconds(500));
       }
     }
     if (!call) {
@@ -337,7 +349,8 @@ class GrpcEngineClient final : public EngineClient {
       poll_context_ = nullptr;
       if (stopping_) return;
       EngineState next = state_;
-      // A machine that is short of cores may answer late now and then; a coordinator that is gone is noticed at once.
+      // A machine that is short of cores may answer late now and then; a coordinator that is gone
+      // is noticed at once.
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
       late_polls_ = late ? late_polls_ + 1 : 0;
       if (late && late_polls_ < kLatePollsMax) {
@@ -350,11 +363,12 @@ class GrpcEngineClient final : public EngineClient {
                 .vocab_size = info.vocab_size(),
                 .epoch = info.epoch(),
                 .checkpoint_digest = info.checkpoint_digest()};
-        if (!next.ready && next.not_ready_reason.empty()) next.not_ready_reason = "the coordinator is not ready";
+        if (!next.ready && next.not_ready_reason.empty())
+          next.not_ready_reason = "the coordinator is not ready";
       } else {
         next.ready = false;
-        next.not_ready_reason =
-            absl::StrCat("the coordinator at ", options_.address, " does not answer: ", status.error_message());
+        next.not_ready_reason = absl::StrCat("the coordinator at ", options_.address,
+                                             " does not answer: ", status.error_message());
       }
       const bool changed = next.ready != state_.ready || !told_;
       told_ = true;
@@ -364,7 +378,8 @@ class GrpcEngineClient final : public EngineClient {
       // Keeps the cached metrics fresh for the admin port, which cannot wait.
       if (status.ok()) FetchMetrics([](std::string) {});
       lock.lock();
-      wake_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll_interval), [this] { return stopping_ || poll_now_; });
+      wake_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll_interval),
+                     [this] { return stopping_ || poll_now_; });
     }
   }
 

@@ -46,8 +46,8 @@ struct SequenceEnd {
   int32_t stop_id = 0;  // with kStopId
 };
 
-// Told about one sequence: OnAdmitted at most once, then OnTokens any number of times, and OnEnd exactly once, whatever
-// happens. Called one at a time, on the client's threads; must not block.
+// Told about one sequence: OnAdmitted at most once, then OnTokens any number of times, and OnEnd
+// exactly once, whatever happens. Called one at a time, on the client's threads; must not block.
 class SequenceObserver {
  public:
   virtual ~SequenceObserver() = default;
@@ -56,8 +56,8 @@ class SequenceObserver {
   virtual void OnEnd(const SequenceEnd& end) = 0;
 };
 
-// A sequence that was handed to the engine. All methods are thread safe, do not block and never call the observer
-// themselves. Letting go of the handle changes nothing.
+// A sequence that was handed to the engine. All methods are thread safe, do not block and never
+// call the observer themselves. Letting go of the handle changes nothing.
 class Sequence {
  public:
   virtual ~Sequence() = default;
@@ -80,7 +80,8 @@ struct EngineState {
   std::string checkpoint_digest;
 };
 
-// Thread safe. Destroying it ends all sequences (their OnEnd has been called when the destructor returns).
+// Thread safe. Destroying it ends all sequences (their OnEnd has been called when the destructor
+// returns).
 class EngineClient {
  public:
   virtual ~EngineClient() = default;
@@ -88,8 +89,8 @@ class EngineClient {
   virtual std::shared_ptr<Sequence> Submit(const SequenceRequest& request,
                                            std::shared_ptr<SequenceObserver> observer) = 0;
   virtual EngineState state() const = 0;
-  // Calls `done`, in this thread or another, with the coordinator's metrics, at most 1 s old; empty if it does not answer
-  // within half a second.
+  // Calls `done`, in this thread or another, with the coordinator's metrics, at most 1 s old; empty
+  // if it does not answer within half a second.
   virtual void FetchMetrics(std::function<void(std::string)> done) = 0;
   // The last ones known if they are at most 1 s old, else empty. Does not block.
   virtual std::string CachedMetrics() const = 0;

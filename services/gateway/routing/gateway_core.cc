@@ -24,15 +24,22 @@ class Counting final : public GenerationObserver {
  public:
   Counting(std::shared_ptr<GenerationObserver> inner, Metrics* metrics, std::string_view endpoint,
            std::shared_ptr<std::atomic<int64_t>> open)
-      : inner_(std::move(inner)), metrics_(metrics), endpoint_(endpoint), start_(absl::Now()), open_(std::move(open)) {
+      : inner_(std::move(inner)),
+        metrics_(metrics),
+        endpoint_(endpoint),
+        start_(absl::Now()),
+        open_(std::move(open)) {
     SetOpen(open_->fetch_add(1) + 1);
   }
   ~Counting() override {
     SetOpen(open_->fetch_sub(1) - 1);
     if (!ended_) Outcome("cancelled");
     for (const ChoiceUsage& usage : usage_) {
-      metrics_->GetCounter("quartet_gateway_prompt_tokens_total", "Prompt tokens of requests.").Add(usage.prompt_tokens);
-      metrics_->GetCounter("quartet_gateway_cached_tokens_total", "Prompt tokens whose state came from the cache.")
+      metrics_->GetCounter("quartet_gateway_prompt_tokens_total", "Prompt tokens of requests.")
+          .Add(usage.prompt_tokens);
+      metrics_
+          ->GetCounter("quartet_gateway_cached_tokens_total",
+                       "Prompt tokens whose state came from the cache.")
           .Add(usage.cached_tokens);
       metrics_->GetCounter("quartet_gateway_completion_tokens_total", "Sampled tokens that count.")
           .Add(usage.completion_tokens);
@@ -47,8 +54,10 @@ class Counting final : public GenerationObserver {
     Note(update.choice, update.usage);
     if (!first_token_ && !update.ids.empty()) {
       first_token_ = true;
-      metrics_->GetHistogram("quartet_gateway_time_to_first_token_seconds",
-                             "From a request whose prompt is ready to its first token.", LatencyBuckets())
+      metrics_
+          ->GetHistogram("quartet_gateway_time_to_first_token_seconds",
+                         "From a request whose prompt is ready to its first token.",
+                         LatencyBuckets())
           .Observe(absl::ToDoubleSeconds(absl::Now() - start_));
     }
     return inner_->OnUpdate(std::move(update));
@@ -64,7 +73,8 @@ class Counting final : public GenerationObserver {
 
  private:
   void SetOpen(int64_t open) {
-    metrics_->GetGauge("quartet_gateway_open_generations", "Generations at work.").Set(static_cast<double>(open));
+    metrics_->GetGauge("quartet_gateway_open_generations", "Generations at work.")
+        .Set(static_cast<double>(open));
   }
   void Note(uint32_t choice, const ChoiceUsage& usage) {
     if (usage_.size() <= choice) usage_.resize(choice + 1);
@@ -76,7 +86,8 @@ class Counting final : public GenerationObserver {
         ->GetCounter("quartet_gateway_generations_total", "Generations by how they ended.",
                      {{"endpoint", endpoint_}, {"outcome", outcome}})
         .Add();
-    metrics_->GetHistogram("quartet_gateway_generation_seconds", "Whole generations.", LatencyBuckets())
+    metrics_
+        ->GetHistogram("quartet_gateway_generation_seconds", "Whole generations.", LatencyBuckets())
         .Observe(absl::ToDoubleSeconds(absl::Now() - start_));
   }
 
@@ -92,7 +103,8 @@ class Counting final : public GenerationObserver {
 
 }  // namespace
 
-GatewayCore::GatewayCore(GatewayOptions options, EngineClient* engine, TextPool* pool, Metrics* metrics)
+GatewayCore::GatewayCore(GatewayOptions options, EngineClient* engine, TextPool* pool,
+                         Metrics* metrics)
     : options_(std::move(options)),
       engine_(engine),
       pool_(pool),
@@ -124,10 +136,12 @@ void GatewayCore::StartDraining() {
   draining_ = true;
 }
 
-std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan, std::shared_ptr<GenerationObserver> observer,
+std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
+                                               std::shared_ptr<GenerationObserver> observer,
                                                std::string_view endpoint) {
-  auto generation = StartGeneration(engine_, model(), std::move(plan),
-                                    std::make_shared<Counting>(std::move(observer), metrics_, endpoint, open_));
+  auto generation =
+      StartGeneration(engine_, model(), std::move(plan),
+                      std::make_shared<Counting>(std::move(observer), metrics_, endpoint, open_));
   std::lock_guard lock(mutex_);
   std::erase_if(generations_, [](const auto& weak) { return weak.expired(); });
   generations_.push_back(generation);
@@ -146,7 +160,8 @@ void GatewayCore::AbortAll(const absl::Status& status) {
 }
 
 std::string RandomId(std::string_view prefix) {
-  static constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  static constexpr char kLetters[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
   unsigned char bytes[24];
   RandomBytes(bytes, sizeof(bytes));
   std::string id(prefix);

@@ -45,7 +45,8 @@ class GatewayCore {
   void StartDraining();
 
   // Starts a generation that AbortAll reaches. `endpoint` is a metrics label.
-  std::shared_ptr<Generation> Start(GenerationPlan plan, std::shared_ptr<GenerationObserver> observer,
+  std::shared_ptr<Generation> Start(GenerationPlan plan,
+                                    std::shared_ptr<GenerationObserver> observer,
                                     std::string_view endpoint);
   // Ends all generations with an error. Those started afterwards are not concerned.
   void AbortAll(const absl::Status& status);

@@ -6,8 +6,9 @@
 namespace quartet::gateway {
 namespace {
 
-// The observer is called under the lock, which is what puts the choices' events in a row. Observers only hand on to
-// buffers that have locks of their own and never call back into the generation from there.
+// The observer is called under the lock, which is what puts the choices' events in a row. Observers
+// only hand on to buffers that have locks of their own and never call back into the generation from
+// there.
 class Running final : public Generation, public std::enable_shared_from_this<Running> {
  public:
   Running(std::shared_ptr<const text::ModelText> model, GenerationPlan plan,
@@ -43,7 +44,8 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.first_padding_id = end.first_padding_id < end.vocab_size ? end.first_padding_id : 0;
       request.ignore_eos = plan_.ignore_eos;
       request.cache_salt = plan_.cache_salt;
-      choices_[i]->sequence = engine->Submit(request, std::make_shared<Line>(shared_from_this(), i));
+      choices_[i]->sequence =
+          engine->Submit(request, std::make_shared<Line>(shared_from_this(), i));
     }
   }
 
@@ -67,7 +69,8 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
 
  private:
   struct Choice {
-    Choice(const text::Tokenizer* tokenizer, OutputOptions options) : pipeline(tokenizer, std::move(options)) {}
+    Choice(const text::Tokenizer* tokenizer, OutputOptions options)
+        : pipeline(tokenizer, std::move(options)) {}
     OutputPipeline pipeline;
     std::shared_ptr<Sequence> sequence;
     ChoiceUsage usage;
@@ -78,7 +81,8 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
   // One choice's ear at the engine.
   class Line final : public SequenceObserver {
    public:
-    Line(std::shared_ptr<Running> owner, uint32_t choice) : owner_(std::move(owner)), choice_(choice) {}
+    Line(std::shared_ptr<Running> owner, uint32_t choice)
+        : owner_(std::move(owner)), choice_(choice) {}
     void OnAdmitted(uint32_t cached_tokens) override {
       std::lock_guard lock(owner_->mutex_);
       owner_->Admitted(choice_, cached_tokens);
@@ -112,7 +116,8 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     if (choice.pipeline.stopped()) {
       // What the engine says about the end is not waited for: the count is known here.
       choice.sequence->Truncate(choice.pipeline.completion_tokens());
-      FinishChoice(index, {.kind = FinishKind::kStopString, .stop_string = choice.pipeline.stop_string()});
+      FinishChoice(index,
+                   {.kind = FinishKind::kStopString, .stop_string = choice.pipeline.stop_string()});
     }
   }
 
@@ -186,7 +191,8 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
   const std::shared_ptr<const text::ModelText> model_;
   std::mutex mutex_;
   GenerationPlan plan_;
-  std::shared_ptr<GenerationObserver> observer_;  // null once the last call was made or after Cancel
+  std::shared_ptr<GenerationObserver>
+      observer_;  // null once the last call was made or after Cancel
   std::vector<std::unique_ptr<Choice>> choices_;
   size_t unfinished_ = 0;
   bool any_admitted_ = false;
@@ -194,9 +200,12 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
 
 }  // namespace
 
-std::shared_ptr<Generation> StartGeneration(EngineClient* engine, std::shared_ptr<const text::ModelText> model,
-                                            GenerationPlan plan, std::shared_ptr<GenerationObserver> observer) {
-  auto generation = std::make_shared<Running>(std::move(model), std::move(plan), std::move(observer));
+std::shared_ptr<Generation> StartGeneration(EngineClient* engine,
+                                            std::shared_ptr<const text::ModelText> model,
+                                            GenerationPlan plan,
+                                            std::shared_ptr<GenerationObserver> observer) {
+  auto generation =
+      std::make_shared<Running>(std::move(model), std::move(plan), std::move(observer));
   generation->Start(engine);
   return generation;
 }

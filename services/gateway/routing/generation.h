@@ -1,4 +1,5 @@
-// A request at work: its choices, each a sequence of the engine and a pipeline that makes text of its ids.
+// A request at work: its choices, each a sequence of the engine and a pipeline that makes text of
+// its ids.
 #ifndef QUARTET_SERVICES_GATEWAY_ROUTING_GENERATION_H_
 #define QUARTET_SERVICES_GATEWAY_ROUTING_GENERATION_H_
 
@@ -19,7 +20,8 @@ struct ChoicePlan {
   std::vector<int32_t> prompt_ids;
   uint32_t max_tokens = 1;  // 0: nothing is generated and the engine is not asked
   bool opens_think = false;
-  uint32_t choice = 0;  // index among the choices of one prompt: part of the key of the random numbers
+  uint32_t choice =
+      0;  // index among the choices of one prompt: part of the key of the random numbers
 };
 
 struct GenerationPlan {
@@ -55,8 +57,9 @@ struct ChoiceUpdate {
   std::optional<ChoiceFinish> finish;  // in the choice's last update
 };
 
-// Told about a generation, one call at a time, on any thread; must not block. Either OnFinished (all choices have
-// finished) or OnError comes last, exactly once, unless the generation was cancelled: then nothing more comes.
+// Told about a generation, one call at a time, on any thread; must not block. Either OnFinished
+// (all choices have finished) or OnError comes last, exactly once, unless the generation was
+// cancelled: then nothing more comes.
 class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
@@ -80,9 +83,12 @@ class Generation {
   virtual void SetPaused(bool paused) = 0;
 };
 
-// Submits all choices. The observer may be called before this returns. Client and model must outlive the generation's end.
-std::shared_ptr<Generation> StartGeneration(EngineClient* engine, std::shared_ptr<const text::ModelText> model,
-                                            GenerationPlan plan, std::shared_ptr<GenerationObserver> observer);
+// Submits all choices. The observer may be called before this returns. Client and model must
+// outlive the generation's end.
+std::shared_ptr<Generation> StartGeneration(EngineClient* engine,
+                                            std::shared_ptr<const text::ModelText> model,
+                                            GenerationPlan plan,
+                                            std::shared_ptr<GenerationObserver> observer);
 
 }  // namespace quartet::gateway
 

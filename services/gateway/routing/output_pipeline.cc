@@ -15,7 +15,9 @@ void Emit(text::TextKind kind, std::string text, OutputPipeline::Output* out) {
   }
 }
 
-bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool Holds(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 }  // namespace
 
@@ -32,7 +34,8 @@ void OutputPipeline::Append(std::span<const int32_t> ids, Output* out) {
     ++completion_tokens_;
     if (splitter_ && splitter_->in_reasoning()) ++reasoning_tokens_;
     out->ids.push_back(id);
-    if (!Holds(options_.end_ids, id) && !Holds(options_.stop_ids, id)) Feed(detokenizer_.Append(id), false, out);
+    if (!Holds(options_.end_ids, id) && !Holds(options_.stop_ids, id))
+      Feed(detokenizer_.Append(id), false, out);
     if (!options_.stop.empty()) marks_.push_back({content_bytes_, reasoning_tokens_});
     if (matcher_.stopped()) NoteStop(out);
   }
@@ -59,15 +62,18 @@ void OutputPipeline::Feed(std::string_view text, bool at_end, Output* out) {
       continue;
     }
     content_bytes_ += piece.text.size();
-    Emit(text::TextKind::kContent, options_.stop.empty() ? std::move(piece.text) : matcher_.Append(piece.text), out);
+    Emit(text::TextKind::kContent,
+         options_.stop.empty() ? std::move(piece.text) : matcher_.Append(piece.text), out);
   }
 }
 
-// The match may have ended some tokens ago, if it waited for a longer one; what came after it does not count.
+// The match may have ended some tokens ago, if it waited for a longer one; what came after it does
+// not count.
 void OutputPipeline::NoteStop(Output* out) {
   stopped_ = true;
-  const auto last = std::find_if(marks_.begin(), marks_.end(),
-                                 [this](const Mark& mark) { return mark.content_bytes >= matcher_.match_end(); });
+  const auto last = std::find_if(marks_.begin(), marks_.end(), [this](const Mark& mark) {
+    return mark.content_bytes >= matcher_.match_end();
+  });
   if (last == marks_.end()) return;  // the rest of the text was released by the end of the sequence
   const auto counted = static_cast<uint32_t>(last - marks_.begin()) + 1;
   const uint32_t void_tokens = static_cast<uint32_t>(marks_.size()) - counted;

@@ -27,8 +27,8 @@ struct OutputOptions {
   std::vector<int32_t> stop_ids;
 };
 
-// One choice's output. The text does not depend on how the ids were cut into calls. Used by one thread at a time; the
-// tokenizer must outlive it.
+// One choice's output. The text does not depend on how the ids were cut into calls. Used by one
+// thread at a time; the tokenizer must outlive it.
 class OutputPipeline {
  public:
   OutputPipeline(const text::Tokenizer* tokenizer, OutputOptions options);

@@ -22,7 +22,8 @@ bool TextPool::Post(size_t bytes, std::function<void()> job) {
   {
     std::lock_guard lock(mutex_);
     // A single job of any size that the server accepts must get through an empty queue.
-    if (jobs_.size() >= limits_.jobs_max || (!jobs_.empty() && bytes_ + bytes > limits_.bytes_max)) return false;
+    if (jobs_.size() >= limits_.jobs_max || (!jobs_.empty() && bytes_ + bytes > limits_.bytes_max))
+      return false;
     jobs_.push_back({bytes, std::move(job)});
     bytes_ += bytes;
   }

@@ -12,8 +12,8 @@
 
 namespace quartet::gateway {
 
-// A fixed number of threads and a queue with two limits. Thread safe. A job that was taken is always run, also by the
-// destructor.
+// A fixed number of threads and a queue with two limits. Thread safe. A job that was taken is
+// always run, also by the destructor.
 class TextPool {
  public:
   struct Limits {
@@ -24,7 +24,8 @@ class TextPool {
   TextPool(int threads, Limits limits);
   ~TextPool();
 
-  // False if the queue is full; then the job is not run. `bytes` is what the job keeps in memory while it waits.
+  // False if the queue is full; then the job is not run. `bytes` is what the job keeps in memory
+  // while it waits.
   bool Post(size_t bytes, std::function<void()> job);
 
  private:

@@ -5,21 +5,34 @@
 namespace quartet::gateway {
 namespace {
 
-const AnswerHead kHead{.id = "chatcmpl-1", .created_unix_s = 5, .model = "m", .system_fingerprint = "quartet-x"};
+const AnswerHead kHead{
+    .id = "chatcmpl-1", .created_unix_s = 5, .model = "m", .system_fingerprint = "quartet-x"};
 const std::string kOpen =
     R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":5,"model":"m","system_fingerprint":"quartet-x","choices":)";
 
 TEST(AnswerWriter, ChatChunksCarryReasoningUnderBothNames) {
   AnswerWriter writer(kHead, {.chat = true, .stream = true}, 1);
-  EXPECT_EQ(writer.FirstChunk(0, nullptr, nullptr),
-            kOpen + R"([{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]})");
-  const auto chunks = writer.Chunks({.pieces = {{text::TextKind::kReasoning, "r\n"}, {text::TextKind::kContent, "c\""}}});
+  EXPECT_EQ(
+      writer.FirstChunk(0, nullptr, nullptr),
+      kOpen +
+          R"([{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]})");
+  const auto chunks = writer.Chunks(
+      {.pieces = {{text::TextKind::kReasoning, "r\n"}, {text::TextKind::kContent, "c\""}}});
   ASSERT_EQ(chunks.size(), 2u);
-  EXPECT_EQ(chunks[0], kOpen + R"([{"index":0,"delta":{"reasoning_content":"r\n","reasoning":"r\n"},"logprobs":null,"finish_reason":null}]})");
-  EXPECT_EQ(chunks[1], kOpen + R"([{"index":0,"delta":{"content":"c\""},"logprobs":null,"finish_reason":null}]})");
-  const auto last = writer.Chunks({.finish = ChoiceFinish{.kind = FinishKind::kStopString, .stop_string = "S"}});
+  EXPECT_EQ(
+      chunks[0],
+      kOpen +
+          R"([{"index":0,"delta":{"reasoning_content":"r\n","reasoning":"r\n"},"logprobs":null,"finish_reason":null}]})");
+  EXPECT_EQ(
+      chunks[1],
+      kOpen + R"([{"index":0,"delta":{"content":"c\""},"logprobs":null,"finish_reason":null}]})");
+  const auto last =
+      writer.Chunks({.finish = ChoiceFinish{.kind = FinishKind::kStopString, .stop_string = "S"}});
   ASSERT_EQ(last.size(), 1u);
-  EXPECT_EQ(last[0], kOpen + R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":"S"}]})");
+  EXPECT_EQ(
+      last[0],
+      kOpen +
+          R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":"S"}]})");
 }
 
 TEST(AnswerWriter, UpdatesWithoutVisibleTextMakeNoChunk) {
@@ -30,7 +43,8 @@ TEST(AnswerWriter, UpdatesWithoutVisibleTextMakeNoChunk) {
 TEST(AnswerWriter, IdsGoWithTheFirstPieceOfTheirText) {
   AnswerWriter writer(kHead, {.chat = true, .stream = true, .return_token_ids = true}, 1);
   const auto chunks =
-      writer.Chunks({.pieces = {{text::TextKind::kReasoning, "r"}, {text::TextKind::kContent, "c"}}, .ids = {1, 2}});
+      writer.Chunks({.pieces = {{text::TextKind::kReasoning, "r"}, {text::TextKind::kContent, "c"}},
+                     .ids = {1, 2}});
   ASSERT_EQ(chunks.size(), 2u);
   EXPECT_NE(chunks[0].find(R"("token_ids":[1,2])"), std::string::npos);
   EXPECT_EQ(chunks[1].find("token_ids"), std::string::npos);
@@ -39,21 +53,28 @@ TEST(AnswerWriter, IdsGoWithTheFirstPieceOfTheirText) {
 
 TEST(AnswerWriter, UsageIsNullInChunksAndAnObjectInTheLastOne) {
   AnswerWriter writer(kHead, {.chat = true, .stream = true, .include_usage = true}, 1);
-  const auto chunks = writer.Chunks({.pieces = {{text::TextKind::kContent, "c"}},
-                                     .usage = {.prompt_tokens = 3, .completion_tokens = 2, .reasoning_tokens = 1}});
+  const auto chunks =
+      writer.Chunks({.pieces = {{text::TextKind::kContent, "c"}},
+                     .usage = {.prompt_tokens = 3, .completion_tokens = 2, .reasoning_tokens = 1}});
   EXPECT_TRUE(chunks[0].ends_with(R"(,"usage":null})")) << chunks[0];
-  EXPECT_EQ(writer.UsageChunk(),
-            kOpen + R"([],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,)"
-                    R"("prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":1}}})");
+  EXPECT_EQ(
+      writer.UsageChunk(),
+      kOpen +
+          R"([],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,)"
+          R"("prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":1}}})");
 }
 
 TEST(AnswerWriter, ReasoningThatWasNeverClosedLeavesContentNull) {
   AnswerWriter writer(kHead, {.chat = true}, 1);
-  writer.Collect({.pieces = {{text::TextKind::kReasoning, "hm"}}, .finish = ChoiceFinish{.kind = FinishKind::kLength}});
+  writer.Collect({.pieces = {{text::TextKind::kReasoning, "hm"}},
+                  .finish = ChoiceFinish{.kind = FinishKind::kLength}});
   const std::string whole = writer.Whole({}, {});
-  EXPECT_NE(whole.find(R"("content":null,"reasoning_content":"hm","reasoning":"hm","refusal":null)"), std::string::npos)
+  EXPECT_NE(
+      whole.find(R"("content":null,"reasoning_content":"hm","reasoning":"hm","refusal":null)"),
+      std::string::npos)
       << whole;
-  EXPECT_NE(whole.find(R"("finish_reason":"length","stop_reason":null)"), std::string::npos) << whole;
+  EXPECT_NE(whole.find(R"("finish_reason":"length","stop_reason":null)"), std::string::npos)
+      << whole;
 }
 
 }  // namespace

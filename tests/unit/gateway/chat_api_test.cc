@@ -13,17 +13,17 @@
 namespace quartet::gateway {
 namespace {
 
+using testing::At;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::At;
 using testing::RawReply;
 
 class ChatApiTest : public GatewayTest {
  protected:
   void SetUp() override { Start(); }
 
-  void ExpectError(const RawReply& reply, int status, const std::string& type, const std::string& param,
-                   const std::string& message_part) {
+  void ExpectError(const RawReply& reply, int status, const std::string& type,
+                   const std::string& param, const std::string& message_part) {
     EXPECT_EQ(reply.status, status) << reply.body;
     EXPECT_EQ(At(reply.body, "error.type"), type);
     EXPECT_EQ(At(reply.body, "error.param"), param);
@@ -49,7 +49,8 @@ TEST_F(ChatApiTest, AnAnswerHasReasoningContentAndUsage) {
   const size_t prompt = LastSeen().prompt_ids.size();
   const size_t output = Ids("I think.</think>Hello there.").size() + 1;
   EXPECT_EQ(At(reply.body, "usage.prompt_tokens"), absl::StrCat(prompt));
-  EXPECT_EQ(At(reply.body, "usage.completion_tokens"), absl::StrCat(output)) << "the end token included";
+  EXPECT_EQ(At(reply.body, "usage.completion_tokens"), absl::StrCat(output))
+      << "the end token included";
   EXPECT_EQ(At(reply.body, "usage.total_tokens"), absl::StrCat(prompt + output));
   EXPECT_EQ(At(reply.body, "usage.prompt_tokens_details.cached_tokens"), "0");
   EXPECT_EQ(At(reply.body, "usage.completion_tokens_details.reasoning_tokens"),
@@ -59,7 +60,8 @@ TEST_F(ChatApiTest, AnAnswerHasReasoningContentAndUsage) {
 TEST_F(ChatApiTest, TheEngineGetsTheRenderedPromptAndTheModelsEnds) {
   Chat(R"("request_id":"abc 1","cache_salt":"s")");
   const testing::SeenSequence seen = LastSeen();
-  EXPECT_EQ(seen.prompt_ids, Ids("[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi<|assistant|><think>"));
+  EXPECT_EQ(seen.prompt_ids,
+            Ids("[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi<|assistant|><think>"));
   EXPECT_THAT(seen.end_ids, ElementsAre(1984, 1991, 1993));
   EXPECT_EQ(seen.first_padding_id, 2020);
   EXPECT_EQ(seen.max_tokens, 4096 - seen.prompt_ids.size()) << "what is left of the context";
@@ -69,7 +71,8 @@ TEST_F(ChatApiTest, TheEngineGetsTheRenderedPromptAndTheModelsEnds) {
 }
 
 TEST_F(ChatApiTest, SamplingFieldsReachTheEngine) {
-  Chat(R"("temperature":0.5,"top_p":0.25,"top_k":7,"min_p":0.125,"seed":42,"max_completion_tokens":9,"ignore_eos":true)");
+  Chat(
+      R"("temperature":0.5,"top_p":0.25,"top_k":7,"min_p":0.125,"seed":42,"max_completion_tokens":9,"ignore_eos":true)");
   const testing::SeenSequence seen = LastSeen();
   EXPECT_EQ(seen.temperature, 0.5f);
   EXPECT_EQ(seen.top_p, 0.25f);
@@ -104,7 +107,8 @@ TEST_F(ChatApiTest, AStopStringCutsContentAndTheSequence) {
   EXPECT_EQ(At(reply.body, "choices.0.stop_reason"), "END");
   const auto counted = static_cast<uint32_t>(Ids("no END here</think>alpha END").size());
   EXPECT_EQ(At(reply.body, "usage.completion_tokens"), absl::StrCat(counted));
-  EXPECT_TRUE(engine_->WaitFor([&](const auto& seen) { return seen.at(0).truncated == counted && seen.at(0).ended; }));
+  EXPECT_TRUE(engine_->WaitFor(
+      [&](const auto& seen) { return seen.at(0).truncated == counted && seen.at(0).ended; }));
 }
 
 TEST_F(ChatApiTest, AStopIdEndsWithItsNumber) {
@@ -132,7 +136,8 @@ TEST_F(ChatApiTest, ReasoningCanBeLeftOut) {
 TEST_F(ChatApiTest, ToolsAreRenderedAndCallsComeBackAsContent) {
   const std::string call = "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>";
   Answer("use it</think>" + call);
-  const RawReply reply = Chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{}}}])");
+  const RawReply reply =
+      Chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{}}}])");
   EXPECT_EQ(At(reply.body, "choices.0.message.content"), call);
   EXPECT_EQ(At(reply.body, "choices.0.message.tool_calls"), "<none>");
   EXPECT_GT(LastSeen().prompt_ids.size(), 50u) << "the tools block is part of the prompt";
@@ -140,10 +145,11 @@ TEST_F(ChatApiTest, ToolsAreRenderedAndCallsComeBackAsContent) {
 
 TEST_F(ChatApiTest, MalformedBodiesAreTheClientsFault) {
   const std::string deep = std::string(200, '[') + std::string(200, ']');
-  for (const std::string& body : {std::string(""), std::string("{"), std::string("not json"), std::string("[]"),
-                                  std::string("{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"),
-                                  std::string("\xEF\xBB\xBF{}"), std::string("{} {}"), std::string("{\"a\":NaN}"),
-                                  "{\"messages\":" + deep + "}"}) {
+  for (const std::string& body :
+       {std::string(""), std::string("{"), std::string("not json"), std::string("[]"),
+        std::string("{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"),
+        std::string("\xEF\xBB\xBF{}"), std::string("{} {}"), std::string("{\"a\":NaN}"),
+        "{\"messages\":" + deep + "}"}) {
     const RawReply reply = Post("/v1/chat/completions", body);
     EXPECT_EQ(reply.status, 400) << body;
     EXPECT_EQ(At(reply.body, "error.type"), "invalid_request_error") << body;
@@ -153,11 +159,13 @@ TEST_F(ChatApiTest, MalformedBodiesAreTheClientsFault) {
 }
 
 TEST_F(ChatApiTest, ErrorsNameTheField) {
-  ExpectError(Chat(R"("temperature":3)"), 400, "invalid_request_error", "temperature", "from 0 to 2");
-  ExpectError(Chat(R"("model":"gpt-9")"), 404, "invalid_request_error", "model", "'gpt-9' does not exist");
+  ExpectError(Chat(R"("temperature":3)"), 400, "invalid_request_error", "temperature",
+              "from 0 to 2");
+  ExpectError(Chat(R"("model":"gpt-9")"), 404, "invalid_request_error", "model",
+              "'gpt-9' does not exist");
   EXPECT_EQ(At(Chat(R"("model":"gpt-9")").body, "error.code"), "model_not_found");
-  ExpectError(Post("/v1/chat/completions", R"({"messages":[{"role":"wizard","content":"x"}]})"), 400,
-              "invalid_request_error", "messages[0].role", "");
+  ExpectError(Post("/v1/chat/completions", R"({"messages":[{"role":"wizard","content":"x"}]})"),
+              400, "invalid_request_error", "messages[0].role", "");
   EXPECT_EQ(Chat(R"("model":"m")").status, 200);
 }
 
@@ -165,7 +173,8 @@ TEST_F(ChatApiTest, ImagesAreRefusedAndSaidTo) {
   ExpectError(Post("/v1/chat/completions",
                    R"({"messages":[{"role":"user","content":[{"type":"text","text":"?"},)"
                    R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]})"),
-              400, "invalid_request_error", "messages[0].content[1].image_url", "images are not supported");
+              400, "invalid_request_error", "messages[0].content[1].image_url",
+              "images are not supported");
 }
 
 TEST_F(ChatApiTest, APromptThatLeavesNoRoomIsRefusedWithItsExactCounts) {
@@ -179,7 +188,8 @@ TEST_F(ChatApiTest, APromptThatLeavesNoRoomIsRefusedWithItsExactCounts) {
   EXPECT_THAT(At(reply.body, "error.message"), HasSubstr("4096"));
   EXPECT_THAT(At(reply.body, "error.message"), HasSubstr(absl::StrCat(prompt)));
   EXPECT_EQ(engine_->seen().size(), before) << "nothing went to the engine";
-  EXPECT_EQ(Chat(absl::StrCat("\"max_tokens\":", 4096 - prompt)).status, 200) << "exactly full is allowed";
+  EXPECT_EQ(Chat(absl::StrCat("\"max_tokens\":", 4096 - prompt)).status, 200)
+      << "exactly full is allowed";
 }
 
 TEST_F(ChatApiTest, PublicBugReportsThatConcernThisServer) {
@@ -187,15 +197,19 @@ TEST_F(ChatApiTest, PublicBugReportsThatConcernThisServer) {
   std::stringstream text;
   text << file.rdbuf();
   int checked = 0;
-  for (const auto& entry : boost::json::parse(text.str()).at("cases").as_array()) {
+  const boost::json::value file_content = boost::json::parse(text.str());
+  for (const auto& entry : file_content.at("cases").as_array()) {
     const auto& item = entry.as_object();
     if (item.at("kind") != "http" || item.at("expect").at("status") != 400) continue;
     std::string body = boost::json::serialize(item.at("request").at("body"));
-    body = absl::StrReplaceAll(body, {{"154880", "2048"}});  // the id just outside the loaded model's vocabulary
+    body = absl::StrReplaceAll(
+        body, {{"154880", "2048"}});  // the id just outside the loaded model's vocabulary
     const RawReply reply = Post("/v1/chat/completions", body);
     EXPECT_EQ(reply.status, 400) << item.at("id");
-    EXPECT_EQ(At(reply.body, "error.type"), item.at("expect").at("error").at("type").as_string().c_str());
-    EXPECT_EQ(At(reply.body, "error.param"), item.at("expect").at("error").at("param").as_string().c_str());
+    EXPECT_EQ(At(reply.body, "error.type"),
+              item.at("expect").at("error").at("type").as_string().c_str());
+    EXPECT_EQ(At(reply.body, "error.param"),
+              item.at("expect").at("error").at("param").as_string().c_str());
     EXPECT_EQ(Chat().status, 200) << "the server is alive after " << item.at("id");
     ++checked;
   }
@@ -220,7 +234,9 @@ TEST_F(ChatApiTest, HealthAndMetricsIncludeTheEngine) {
   EXPECT_EQ(Get("/readyz").status, 200);
   EXPECT_EQ(At(Get("/health").body, "status"), "ok");
   const std::string metrics = Get("/metrics").body;
-  EXPECT_THAT(metrics, HasSubstr("quartet_gateway_generations_total{endpoint=\"chat\",outcome=\"finished\"} 1"));
+  EXPECT_THAT(
+      metrics,
+      HasSubstr("quartet_gateway_generations_total{endpoint=\"chat\",outcome=\"finished\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("quartet_steps_total 7")) << "the coordinator's own";
 }
 

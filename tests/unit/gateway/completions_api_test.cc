@@ -49,7 +49,8 @@ TEST_F(CompletionsApiTest, IdsArePromptsToo) {
   const std::vector<int32_t> ids = Ids("some text");
   Post("/v1/completions", absl::StrCat("{\"prompt\":[", absl::StrJoin(ids, ","), "]}"));
   EXPECT_EQ(LastSeen().prompt_ids, ids);
-  const RawReply reply = Post("/v1/completions", absl::StrCat("{\"echo\":true,\"prompt\":[[", absl::StrJoin(ids, ","), "]]}"));
+  const RawReply reply = Post("/v1/completions", absl::StrCat("{\"echo\":true,\"prompt\":[[",
+                                                              absl::StrJoin(ids, ","), "]]}"));
   EXPECT_EQ(At(reply.body, "choices.0.text"), "some textI think.</think>Hello there.");
 }
 
@@ -64,19 +65,24 @@ TEST_F(CompletionsApiTest, EchoWithoutTokensAsksNoEngine) {
 
 TEST_F(CompletionsApiTest, StopStringsAreLookedForInAllText) {
   EXPECT_EQ(At(Completion(R"("stop":"think.")").body, "choices.0.text"), "I ");
-  EXPECT_EQ(At(Completion(R"("stop":"think.","include_stop_str_in_output":true)").body, "choices.0.text"), "I think.");
+  EXPECT_EQ(
+      At(Completion(R"("stop":"think.","include_stop_str_in_output":true)").body, "choices.0.text"),
+      "I think.");
 }
 
 TEST_F(CompletionsApiTest, SpecialTokensAreShownOnRequest) {
   script().ids = {Ids("a")[0], 1989, Ids("b")[0], end_id()};
   EXPECT_EQ(At(Completion().body, "choices.0.text"), "ab");
   EXPECT_EQ(At(Completion(R"("skip_special_tokens":false)").body, "choices.0.text"), "a<eop>b");
-  EXPECT_EQ(At(Completion(R"("skip_special_tokens":false,"ignore_eos":true)").body, "choices.0.text"), "a<eop>b<|user|>");
+  EXPECT_EQ(
+      At(Completion(R"("skip_special_tokens":false,"ignore_eos":true)").body, "choices.0.text"),
+      "a<eop>b<|user|>");
 }
 
 TEST_F(CompletionsApiTest, TheDefaultLimitShrinksToWhatIsLeftButAskedOnesDoNot) {
   engine_->SetMaxModelLen(Ids("hi").size() + 3);
-  while (At(Get("/v1/models").body, "data.0.max_model_len") == "4096") {  // until the gateway has asked again
+  while (At(Get("/v1/models").body, "data.0.max_model_len") ==
+         "4096") {  // until the gateway has asked again
   }
   EXPECT_EQ(Completion().status, 200);
   EXPECT_EQ(LastSeen().max_tokens, 3u);

@@ -11,8 +11,8 @@
 namespace quartet::gateway {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::At;
+using ::testing::HasSubstr;
 using testing::PostText;
 using testing::RawClient;
 using testing::RawReply;
@@ -92,7 +92,8 @@ TEST_F(FaultsTest, OneLostSequenceEndsTheWholeRequest) {
   const RawReply reply = Post("/v1/completions", R"({"prompt":["a","b","c"],"stream":true})");
   const auto events = Events(reply);
   int errors = 0;
-  for (const std::string& event : events) errors += At(event, "error.message") == "<none>" || event == "[DONE]" ? 0 : 1;
+  for (const std::string& event : events)
+    errors += At(event, "error.message") == "<none>" || event == "[DONE]" ? 0 : 1;
   EXPECT_EQ(errors, 1);
   EXPECT_EQ(events.back(), "[DONE]");
 }
@@ -133,7 +134,8 @@ TEST_F(FaultsTest, DrainingLetsOpenAnswersFinish) {
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)")));
-  ASSERT_TRUE(engine_->WaitFor([](const auto& seen) { return !seen.empty() && seen[0].tokens_sent == 2; }));
+  ASSERT_TRUE(
+      engine_->WaitFor([](const auto& seen) { return !seen.empty() && seen[0].tokens_sent == 2; }));
   std::thread drain([this] { gateway_->Drain(absl::Seconds(20), absl::Seconds(5)); });
   while (gateway_->NotReadyReason().empty()) std::this_thread::yield();
   engine_->Release();
@@ -147,7 +149,8 @@ TEST_F(FaultsTest, DrainingEndsWhatDoesNotFinish) {
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)")));
-  ASSERT_TRUE(engine_->WaitFor([](const auto& seen) { return !seen.empty() && seen[0].tokens_sent == 2; }));
+  ASSERT_TRUE(
+      engine_->WaitFor([](const auto& seen) { return !seen.empty() && seen[0].tokens_sent == 2; }));
   gateway_->Drain(absl::Milliseconds(50), absl::Seconds(5));
   const auto events = Events(client.ReadReply());
   EXPECT_EQ(events.back(), "[DONE]");
@@ -160,7 +163,8 @@ TEST_F(FaultsTest, TheAdminPortSaysTheSame) {
   Start();
   const std::string admin = gateway_->admin_address();
   EXPECT_EQ(testing::Fetch(admin, testing::GetText("/readyz")).status, 200);
-  EXPECT_THAT(testing::Fetch(admin, testing::GetText("/metrics")).body, HasSubstr("quartet_gateway_ready 1"));
+  EXPECT_THAT(testing::Fetch(admin, testing::GetText("/metrics")).body,
+              HasSubstr("quartet_gateway_ready 1"));
   engine_.reset();
   ASSERT_TRUE(AwaitReadyz(503));
   EXPECT_EQ(testing::Fetch(admin, testing::GetText("/readyz")).status, 503);

@@ -76,23 +76,31 @@ void GatewayTest::Answer(const std::string& text) {
   script_.ids.push_back(end_id());
 }
 
-std::vector<int32_t> GatewayTest::Ids(const std::string& text) const { return *tokenizer_->Encode(text); }
+std::vector<int32_t> GatewayTest::Ids(const std::string& text) const {
+  return *tokenizer_->Encode(text);
+}
 
 RawReply GatewayTest::Post(const std::string& path, const std::string& body) {
   return Fetch(address_, testing::PostText(path, body));
 }
 
 std::string GatewayTest::ChatBody(const std::string& fields) {
-  return absl::StrCat(R"({"messages":[{"role":"user","content":"Hi"}])", fields.empty() ? "" : ",", fields, "}");
+  return absl::StrCat(R"({"messages":[{"role":"user","content":"Hi"}])", fields.empty() ? "" : ",",
+                      fields, "}");
 }
 
-RawReply GatewayTest::Chat(const std::string& fields) { return Post("/v1/chat/completions", ChatBody(fields)); }
+RawReply GatewayTest::Chat(const std::string& fields) {
+  return Post("/v1/chat/completions", ChatBody(fields));
+}
 
 RawReply GatewayTest::Completion(const std::string& fields) {
-  return Post("/v1/completions", absl::StrCat(R"({"prompt":"hi")", fields.empty() ? "" : ",", fields, "}"));
+  return Post("/v1/completions",
+              absl::StrCat(R"({"prompt":"hi")", fields.empty() ? "" : ",", fields, "}"));
 }
 
-RawReply GatewayTest::Get(const std::string& path) { return Fetch(address_, testing::GetText(path)); }
+RawReply GatewayTest::Get(const std::string& path) {
+  return Fetch(address_, testing::GetText(path));
+}
 
 std::vector<std::string> GatewayTest::Events(const RawReply& reply) {
   std::vector<std::string> events;

@@ -1,4 +1,5 @@
-// A whole gateway between real sockets: raw HTTP or gRPC on one side, a scripted engine on the other.
+// A whole gateway between real sockets: raw HTTP or gRPC on one side, a scripted engine on the
+// other.
 #ifndef QUARTET_TESTS_UNIT_GATEWAY_GATEWAY_FIXTURE_H_
 #define QUARTET_TESTS_UNIT_GATEWAY_GATEWAY_FIXTURE_H_
 

@@ -57,7 +57,8 @@ TEST_F(GrpcApiTest, TextIsCompleted) {
   EXPECT_EQ(result.finish.reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(result.finish.completion_tokens(), script().ids.size());
   EXPECT_EQ(LastSeen().prompt_ids, Ids("hi<|user|>"));
-  EXPECT_EQ(LastSeen().max_tokens, 4096 - LastSeen().prompt_ids.size()) << "what is left of the context";
+  EXPECT_EQ(LastSeen().max_tokens, 4096 - LastSeen().prompt_ids.size())
+      << "what is left of the context";
 }
 
 TEST_F(GrpcApiTest, IdsAreTakenAsTheyAreAndChecked) {
@@ -73,7 +74,8 @@ TEST_F(GrpcApiTest, IdsAreTakenAsTheyAreAndChecked) {
 
 TEST_F(GrpcApiTest, ChatRequestsAreRenderedAndSplit) {
   v1::GenerateRequest request;
-  request.set_chat_request_json(R"({"messages":[{"role":"user","content":"Hi"}],"stream":true,"max_tokens":1})");
+  request.set_chat_request_json(
+      R"({"messages":[{"role":"user","content":"Hi"}],"stream":true,"max_tokens":1})");
   request.set_max_tokens(500);
   request.add_stop("there");
   request.mutable_sampling()->set_temperature(0.5);

@@ -8,7 +8,8 @@ namespace quartet::gateway {
 namespace {
 
 struct Made {
-  explicit Made(CallTraits traits = {}) : call(HttpRequest{}, traits, closing, [this] { ++wakes; }) {}
+  explicit Made(CallTraits traits = {})
+      : call(HttpRequest{}, traits, closing, [this] { ++wakes; }) {}
   std::shared_ptr<std::atomic<bool>> closing = std::make_shared<std::atomic<bool>>(false);
   int wakes = 0;
   BufferedCall call;
@@ -18,7 +19,8 @@ TEST(HttpCall, AWholeReplyHasItsLength) {
   Made made;
   made.call.Reply({.status = 429, .headers = {{"Retry-After", "1"}}, .body = "{}"});
   EXPECT_EQ(made.call.Take().bytes,
-            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 2\r\nRetry-After: 1\r\n\r\n{}");
+            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: "
+            "2\r\nRetry-After: 1\r\n\r\n{}");
   EXPECT_TRUE(made.call.keep_alive());
   EXPECT_EQ(made.wakes, 1);
 }
@@ -27,7 +29,8 @@ TEST(HttpCall, AStreamOfEventsIsChunkedAndEndsWithAnEmptyChunk) {
   Made made;
   made.call.StartStream(SseHead());
   EXPECT_EQ(made.call.Take().bytes,
-            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n"
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; "
+            "charset=utf-8\r\nTransfer-Encoding: chunked\r\n"
             "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n\r\n");
   made.call.Write(SseData("{\"a\":1}"));
   EXPECT_EQ(made.call.Take().bytes, "f\r\ndata: {\"a\":1}\n\n\r\n");

@@ -55,8 +55,12 @@ class HttpServerTest : public ::testing::Test {
           .path = "/echo",
           .handler = [](auto call) { call->Reply({.body = call->TakeBody()}); },
           .json_body = true},
-         {.method = "GET", .path = "/hello", .handler = [](auto call) { call->Reply({.body = "hello"}); }},
-         {.method = "GET", .path = "/item/", .handler = [](auto call) { call->Reply({.body = call->request().path}); }},
+         {.method = "GET",
+          .path = "/hello",
+          .handler = [](auto call) { call->Reply({.body = "hello"}); }},
+         {.method = "GET",
+          .path = "/item/",
+          .handler = [](auto call) { call->Reply({.body = call->request().path}); }},
          {.method = "GET", .path = "/held", .handler = [this](auto call) { Hold(call, false); }},
          {.method = "GET", .path = "/stream", .handler = [this](auto call) { Hold(call, true); }}});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -110,7 +114,8 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   Start();
   RawClient client(address_);
   client.Send(GetText("/item/1") + GetText("/item/2") + GetText("/item/3"));
-  for (const char* path : {"/item/1", "/item/2", "/item/3"}) EXPECT_EQ(client.ReadReply().body, path);
+  for (const char* path : {"/item/1", "/item/2", "/item/3"})
+    EXPECT_EQ(client.ReadReply().body, path);
 }
 
 TEST_F(HttpServerTest, GarbageAfterARequestIsRefusedAfterItsAnswer) {
@@ -133,13 +138,18 @@ TEST_F(HttpServerTest, RefusesByPathMethodAndContent) {
   EXPECT_EQ(method.status, 405);
   EXPECT_EQ(method.headers.at("allow"), "POST");
   EXPECT_EQ(Fetch(address_, "DELETE /hello HTTP/1.1\r\n\r\n").headers.at("allow"), "GET, HEAD");
-  EXPECT_EQ(Fetch(address_, "POST /echo HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}").status, 415);
+  EXPECT_EQ(Fetch(address_,
+                  "POST /echo HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}")
+                .status,
+            415);
   EXPECT_EQ(Fetch(address_, PostText("/echo", "{}", "Content-Encoding: gzip\r\n")).status, 415);
-  EXPECT_EQ(Fetch(address_, "POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}").status, 200) << "no type is fine";
-  EXPECT_EQ(
-      Fetch(address_, "POST /echo HTTP/1.1\r\nContent-Type: Application/JSON; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}")
-          .status,
-      200);
+  EXPECT_EQ(Fetch(address_, "POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}").status, 200)
+      << "no type is fine";
+  EXPECT_EQ(Fetch(address_,
+                  "POST /echo HTTP/1.1\r\nContent-Type: Application/JSON; "
+                  "charset=utf-8\r\nContent-Length: 2\r\n\r\n{}")
+                .status,
+            200);
 }
 
 TEST_F(HttpServerTest, HeadIsGetWithoutTheBody) {
@@ -164,7 +174,8 @@ TEST_F(HttpServerTest, TooLargeABodyIsRefusedHoweverItIsAnnounced) {
 
 TEST_F(HttpServerTest, TooLargeAHeadIsRefused) {
   Start({.header_bytes_max = 2000});
-  EXPECT_EQ(Fetch(address_, GetText("/hello", "X-A: " + std::string(3000, 'a') + "\r\n")).status, 431);
+  EXPECT_EQ(Fetch(address_, GetText("/hello", "X-A: " + std::string(3000, 'a') + "\r\n")).status,
+            431);
 }
 
 TEST_F(HttpServerTest, ABodyThatDoesNotArriveEndsWith408) {
@@ -197,9 +208,17 @@ TEST_F(HttpServerTest, Expect100ContinueIsMetBeforeTheBodyAndRefusedWhenTheReque
   EXPECT_EQ(client.ReadHead().status, 100);
   client.Send("{}");
   EXPECT_EQ(client.ReadReply().body, "{}");
-  EXPECT_EQ(Fetch(address_, "POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n").status, 413);
-  EXPECT_EQ(Fetch(address_, "POST /nowhere HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").status, 404);
-  EXPECT_EQ(Fetch(address_, "POST /echo HTTP/1.1\r\nExpect: magic\r\nContent-Length: 2\r\n\r\n{}").status, 417);
+  EXPECT_EQ(
+      Fetch(address_, "POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n")
+          .status,
+      413);
+  EXPECT_EQ(
+      Fetch(address_, "POST /nowhere HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+          .status,
+      404);
+  EXPECT_EQ(
+      Fetch(address_, "POST /echo HTTP/1.1\r\nExpect: magic\r\nContent-Length: 2\r\n\r\n{}").status,
+      417);
 }
 
 TEST_F(HttpServerTest, Http10StreamsEndWithTheConnection) {
@@ -244,7 +263,8 @@ TEST_P(LeavingClientTest, IsNoticedWhileItsAnswerIsMade) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, LeavingClientTest,
-                         ::testing::Combine(::testing::Values(Leaving::kClose, Leaving::kHalfClose, Leaving::kReset),
+                         ::testing::Combine(::testing::Values(Leaving::kClose, Leaving::kHalfClose,
+                                                              Leaving::kReset),
                                             ::testing::Values("/held", "/stream")));
 
 TEST_F(HttpServerTest, ASlowReaderIsPausedAndGoesOnWhenItReads) {

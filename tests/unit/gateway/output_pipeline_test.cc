@@ -10,7 +10,8 @@ namespace {
 class OutputPipelineTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto loaded = text::Tokenizer::Load(QUARTET_SOURCE_DIR "/models/quartet-demo-exl3/tokenizer.json");
+    auto loaded =
+        text::Tokenizer::Load(QUARTET_SOURCE_DIR "/models/quartet-demo-exl3/tokenizer.json");
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     tokenizer_ = loaded->release();
   }
@@ -32,12 +33,14 @@ class OutputPipelineTest : public ::testing::Test {
   };
 
   // Feeds `per_call` ids at a time.
-  static Result Run(const std::vector<int32_t>& ids, const OutputOptions& options, size_t per_call) {
+  static Result Run(const std::vector<int32_t>& ids, const OutputOptions& options,
+                    size_t per_call) {
     OutputPipeline pipeline(tokenizer_, options);
     Result result;
     auto take = [&](OutputPipeline::Output out) {
       for (const text::TextPiece& piece : out.pieces) {
-        (piece.kind == text::TextKind::kReasoning ? result.reasoning : result.content) += piece.text;
+        (piece.kind == text::TextKind::kReasoning ? result.reasoning : result.content) +=
+            piece.text;
       }
     };
     for (size_t i = 0; i < ids.size() && !pipeline.stopped(); i += per_call) {
@@ -57,7 +60,8 @@ class OutputPipelineTest : public ::testing::Test {
   static Result RunAllWays(const std::vector<int32_t>& ids, const OutputOptions& options) {
     const Result whole = Run(ids, options, ids.size());
     for (size_t per_call : {1, 2, 3, 7}) {
-      EXPECT_EQ(Run(ids, options, per_call), whole) << "the result depends on how the ids are cut: " << per_call;
+      EXPECT_EQ(Run(ids, options, per_call), whole)
+          << "the result depends on how the ids are cut: " << per_call;
     }
     return whole;
   }
@@ -70,8 +74,8 @@ TEST_F(OutputPipelineTest, SplitsReasoningAndCountsItsTokens) {
   const std::vector<int32_t> thought = Ids("one two</think>");
   std::vector<int32_t> ids = Ids("one two</think>The answer.");
   ids.push_back(1991);
-  const Result result =
-      RunAllWays(ids, {.split_reasoning = true, .opens_think = true, .end_ids = {1984, 1991, 1993}});
+  const Result result = RunAllWays(
+      ids, {.split_reasoning = true, .opens_think = true, .end_ids = {1984, 1991, 1993}});
   EXPECT_EQ(result.reasoning, "one two");
   EXPECT_EQ(result.content, "The answer.");
   EXPECT_EQ(result.completion_tokens, ids.size()) << "the end token counts";
@@ -79,8 +83,9 @@ TEST_F(OutputPipelineTest, SplitsReasoningAndCountsItsTokens) {
 }
 
 TEST_F(OutputPipelineTest, StopStringsAreLookedForInContentOnly) {
-  const Result result = RunAllWays(Ids("a STOP b</think>c STOP d"),
-                                   {.split_reasoning = true, .opens_think = true, .stop = {"STOP"}});
+  const Result result =
+      RunAllWays(Ids("a STOP b</think>c STOP d"),
+                 {.split_reasoning = true, .opens_think = true, .stop = {"STOP"}});
   EXPECT_EQ(result.reasoning, "a STOP b");
   EXPECT_EQ(result.content, "c ");
   EXPECT_TRUE(result.stopped);
@@ -112,14 +117,16 @@ TEST_F(OutputPipelineTest, AMatchThatWaitedForALongerOneEndsWhereItEnded) {
 }
 
 TEST_F(OutputPipelineTest, TheStopStringCanBeKept) {
-  EXPECT_EQ(RunAllWays(Ids("x STOP y"), {.stop = {"STOP"}, .include_stop_string = true}).content, "x STOP");
+  EXPECT_EQ(RunAllWays(Ids("x STOP y"), {.stop = {"STOP"}, .include_stop_string = true}).content,
+            "x STOP");
 }
 
 TEST_F(OutputPipelineTest, WithoutSplitTagsAreText) {
   EXPECT_EQ(RunAllWays(Ids("a</think>b"), {}).content, "a</think>b");
 }
 
-TEST_F(OutputPipelineTest, EndTokensAreShownOnlyIfTheyDoNotEndTheOutputAndSpecialTokensAreNotSkipped) {
+TEST_F(OutputPipelineTest,
+       EndTokensAreShownOnlyIfTheyDoNotEndTheOutputAndSpecialTokensAreNotSkipped) {
   const std::vector<int32_t> ids = {Ids("a")[0], 1991, Ids("b")[0]};
   EXPECT_EQ(RunAllWays(ids, {.end_ids = {1991}}).content, "ab");
   EXPECT_EQ(RunAllWays(ids, {.skip_special_tokens = true}).content, "ab");

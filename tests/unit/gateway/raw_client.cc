@@ -22,16 +22,20 @@ RawClient::RawClient(const std::string& address, int receive_buffer_bytes) {
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
   inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
   socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (receive_buffer_bytes > 0) {
-    setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
-  }
+  if (receive_buffer_bytes > 0) SetReceiveBuffer(receive_buffer_bytes);
   const timeval limit{20, 0};
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   if (connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) Close();
 }
 
-RawClient::~RawClient() { Close(); }
+RawClient::~RawClient() {
+  Close();
+}
+
+void RawClient::SetReceiveBuffer(int bytes) {
+  setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+}
 
 bool RawClient::Send(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -42,7 +46,9 @@ bool RawClient::Send(std::string_view bytes) {
   return true;
 }
 
-void RawClient::HalfClose() { shutdown(socket_, SHUT_WR); }
+void RawClient::HalfClose() {
+  shutdown(socket_, SHUT_WR);
+}
 
 void RawClient::Close() {
   if (socket_ >= 0) close(socket_);
@@ -84,7 +90,8 @@ RawReply RawClient::ReadHead() {
     const std::string line = head.substr(at, stop - at);
     const size_t colon = line.find(": ");
     std::string name = line.substr(0, colon);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
     reply.headers[name] = line.substr(colon + 2);
     at = stop + 2;
   }
@@ -171,12 +178,14 @@ bool RawClient::AtEnd() {
 }
 
 std::string PostText(std::string_view path, std::string_view body, std::string_view extra_headers) {
-  return absl::StrCat("POST ", std::string(path), " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
-                      std::string(extra_headers), "Content-Length: ", body.size(), "\r\n\r\n", std::string(body));
+  return absl::StrCat(
+      "POST ", std::string(path), " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
+      std::string(extra_headers), "Content-Length: ", body.size(), "\r\n\r\n", std::string(body));
 }
 
 std::string GetText(std::string_view path, std::string_view extra_headers) {
-  return absl::StrCat("GET ", std::string(path), " HTTP/1.1\r\nHost: x\r\n", std::string(extra_headers), "\r\n");
+  return absl::StrCat("GET ", std::string(path), " HTTP/1.1\r\nHost: x\r\n",
+                      std::string(extra_headers), "\r\n");
 }
 
 RawReply Fetch(const std::string& address, const std::string& request) {

@@ -26,6 +26,7 @@ class RawClient {
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
 
+  void SetReceiveBuffer(int bytes);
   bool Send(std::string_view bytes);  // false: the peer has closed
   void HalfClose();
   void Close();
@@ -52,12 +53,14 @@ class RawClient {
   std::string events_;
 };
 
-std::string PostText(std::string_view path, std::string_view body, std::string_view extra_headers = "");
+std::string PostText(std::string_view path, std::string_view body,
+                     std::string_view extra_headers = "");
 std::string GetText(std::string_view path, std::string_view extra_headers = "");
 // One request on a connection of its own.
 RawReply Fetch(const std::string& address, const std::string& request);
 
-// The value at a path like "choices.0.message.content" of JSON, as text: strings as they are, other values as JSON,
+// The value at a path like "choices.0.message.content" of JSON, as text: strings as they are, other
+// values as JSON,
 // "<none>" if there is nothing.
 std::string At(std::string_view json, std::string_view path);
 

@@ -18,11 +18,14 @@ text::Value Json(const std::string& json) {
 
 // A body with what every request needs and `fields` besides.
 std::variant<ChatFields, ApiError> Chat(const std::string& fields) {
-  return ParseChatFields(Json(R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}"),
+  return ParseChatFields(Json(R"({"messages":[{"role":"user","content":"hi"}])" +
+                              (fields.empty() ? "" : "," + fields) + "}"),
                          kLimits);
 }
-std::variant<CompletionFields, ApiError> Completion(const std::string& fields, const std::string& prompt = "\"hi\"") {
-  return ParseCompletionFields(Json("{\"prompt\":" + prompt + (fields.empty() ? "" : "," + fields) + "}"), kLimits);
+std::variant<CompletionFields, ApiError> Completion(const std::string& fields,
+                                                    const std::string& prompt = "\"hi\"") {
+  return ParseCompletionFields(
+      Json("{\"prompt\":" + prompt + (fields.empty() ? "" : "," + fields) + "}"), kLimits);
 }
 
 struct Refused {
@@ -39,7 +42,8 @@ void ExpectRefused(const Refused& expected, Parse parse) {
   ASSERT_NE(error, nullptr) << expected.fields << " was accepted";
   EXPECT_EQ(error->status, expected.status) << expected.fields;
   EXPECT_EQ(error->param, expected.param) << expected.fields;
-  EXPECT_NE(error->message.find(expected.message_part), std::string::npos) << expected.fields << ": " << error->message;
+  EXPECT_NE(error->message.find(expected.message_part), std::string::npos)
+      << expected.fields << ": " << error->message;
 }
 
 TEST(RequestFields, WrongTypesAndRangesNameTheField) {
@@ -50,8 +54,10 @@ TEST(RequestFields, WrongTypesAndRangesNameTheField) {
       {R"("stream":"true")", "stream", "must be true or false"},
       {R"("stream_options":{"include_usage":true})", "stream_options", "only with"},
       {R"("stream":true,"stream_options":[])", "stream_options", "must be an object"},
-      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage", "must be true or false"},
-      {R"("stream":true,"stream_options":{"continuous_usage_stats":true})", "stream_options.continuous_usage_stats", "needs"},
+      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage",
+       "must be true or false"},
+      {R"("stream":true,"stream_options":{"continuous_usage_stats":true})",
+       "stream_options.continuous_usage_stats", "needs"},
       {R"("max_tokens":0)", "max_tokens", "from 1"},
       {R"("max_tokens":-1)", "max_tokens", "from 1"},
       {R"("max_tokens":1.5)", "max_tokens", "integer"},
@@ -75,7 +81,8 @@ TEST(RequestFields, WrongTypesAndRangesNameTheField) {
       {R"("stop":["a",""])", "stop[1]", "must not be empty"},
       {R"("stop":["a",3])", "stop[1]", "must be a string"},
       {R"("stop":{})", "stop", "string or a list"},
-      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop", "at most 16"},
+      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])",
+       "stop", "at most 16"},
       {absl::StrCat("\"stop\":\"", std::string(1025, 'x'), "\""), "stop", "at most 1024 bytes"},
       {R"("stop_token_ids":[2048])", "stop_token_ids[0]", "from 0 to 2047"},
       {R"("stop_token_ids":[1,-1])", "stop_token_ids[1]", "from 0 to 2047"},
@@ -129,7 +136,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("top_logprobs":3)", "top_logprobs", "not supported"},
       {R"("top_logprobs":21)", "top_logprobs", "from 0 to 20"},
       {tool + R"(,"tool_choice":"required")", "tool_choice", "required"},
-      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice", "not supported"},
+      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice",
+       "not supported"},
       {tool + R"(,"tool_choice":"sometimes")", "tool_choice", "must be"},
       {tool + R"(,"parallel_tool_calls":false)", "parallel_tool_calls", "only true"},
       {R"("tool_choice":"auto")", "tool_choice", "needs tools"},
@@ -141,7 +149,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("reasoning_effort":3)", "reasoning_effort", "must be a string"},
       {R"("reasoning":{"max_tokens":5})", "reasoning", "use reasoning_effort"},
       {R"("thinking_token_budget":5)", "thinking_token_budget", "not supported"},
-      {R"("thinking":{"type":"enabled","budget_tokens":5})", "thinking.budget_tokens", "not supported"},
+      {R"("thinking":{"type":"enabled","budget_tokens":5})", "thinking.budget_tokens",
+       "not supported"},
       {R"("chat_template":"{{x}}")", "chat_template", "not allowed"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "must be an object"},
       {R"("modalities":["text","audio"])", "modalities", "only"},
@@ -160,27 +169,33 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
 }
 
 TEST(RequestFields, ValuesThatAskForNothingSpecialAreAccepted) {
-  for (const char* fields :
-       {"", R"("n":1,"best_of":1,"presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"min_tokens":0)",
-        R"("logit_bias":{},"response_format":{"type":"text"},"priority":0,"prompt_logprobs":false)",
-        R"("model":"m","stream":null,"max_tokens":null,"stop":null,"seed":null,"temperature":null)",
-        R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})",
-        R"("temperature":0,"top_p":1,"top_k":-1,"min_p":0,"seed":-5,"stop":["a","b"],"stop_token_ids":[0,2047])",
-        R"("max_tokens":16.0)", R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","verbosity":"low")",
-        R"("typical_p":0.5,"mirostat":2,"dry_multiplier":0.8,"unheard_of":[1,2])"}) {
+  for (
+      const char* fields :
+      {"",
+       R"("n":1,"best_of":1,"presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"min_tokens":0)",
+       R"("logit_bias":{},"response_format":{"type":"text"},"priority":0,"prompt_logprobs":false)",
+       R"("model":"m","stream":null,"max_tokens":null,"stop":null,"seed":null,"temperature":null)",
+       R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})",
+       R"("temperature":0,"top_p":1,"top_k":-1,"min_p":0,"seed":-5,"stop":["a","b"],"stop_token_ids":[0,2047])",
+       R"("max_tokens":16.0)",
+       R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","verbosity":"low")",
+       R"("typical_p":0.5,"mirostat":2,"dry_multiplier":0.8,"unheard_of":[1,2])"}) {
     auto chat = Chat(fields);
-    EXPECT_TRUE(std::holds_alternative<ChatFields>(chat)) << fields << ": " << std::get<ApiError>(chat).message;
+    EXPECT_TRUE(std::holds_alternative<ChatFields>(chat))
+        << fields << ": " << std::get<ApiError>(chat).message;
     auto completion = Completion(fields);
     EXPECT_TRUE(std::holds_alternative<CompletionFields>(completion)) << fields;
   }
-  for (const char* fields : {R"("logprobs":false,"top_logprobs":0)", R"("tools":[],"tool_choice":"none")",
-                             R"("parallel_tool_calls":false)", R"("modalities":["text"],"include_reasoning":false)"}) {
+  for (const char* fields :
+       {R"("logprobs":false,"top_logprobs":0)", R"("tools":[],"tool_choice":"none")",
+        R"("parallel_tool_calls":false)", R"("modalities":["text"],"include_reasoning":false)"}) {
     EXPECT_TRUE(std::holds_alternative<ChatFields>(Chat(fields))) << fields;
   }
 }
 
 TEST(RequestFields, MessagesMustBeAListThatHoldsSomething) {
-  for (const char* body : {"{}", R"({"messages":null})", R"({"messages":[]})", R"({"messages":"hi"})"}) {
+  for (const char* body :
+       {"{}", R"({"messages":null})", R"({"messages":[]})", R"({"messages":"hi"})"}) {
     auto result = ParseChatFields(Json(body), kLimits);
     ASSERT_TRUE(std::holds_alternative<ApiError>(result)) << body;
     EXPECT_EQ(std::get<ApiError>(result).param, "messages") << body;
@@ -189,7 +204,8 @@ TEST(RequestFields, MessagesMustBeAListThatHoldsSomething) {
 }
 
 TEST(RequestFields, MaxCompletionTokensWins) {
-  EXPECT_EQ(std::get<ChatFields>(Chat(R"("max_tokens":5,"max_completion_tokens":7)")).max_tokens, 7);
+  EXPECT_EQ(std::get<ChatFields>(Chat(R"("max_tokens":5,"max_completion_tokens":7)")).max_tokens,
+            7);
 }
 
 TEST(RequestFields, OfKeysThatRepeatTheLastWins) {
@@ -197,9 +213,12 @@ TEST(RequestFields, OfKeysThatRepeatTheLastWins) {
 }
 
 TEST(CompletionPrompts, ComeInFourForms) {
-  auto prompts = [](const std::string& prompt) { return std::get<CompletionFields>(Completion("", prompt)).prompts; };
+  auto prompts = [](const std::string& prompt) {
+    return std::get<CompletionFields>(Completion("", prompt)).prompts;
+  };
   EXPECT_EQ(prompts(R"("a")"), (std::vector<CompletionPrompt>{std::string("a")}));
-  EXPECT_EQ(prompts(R"(["a","b"])"), (std::vector<CompletionPrompt>{std::string("a"), std::string("b")}));
+  EXPECT_EQ(prompts(R"(["a","b"])"),
+            (std::vector<CompletionPrompt>{std::string("a"), std::string("b")}));
   EXPECT_EQ(prompts("[1,2]"), (std::vector<CompletionPrompt>{std::vector<int32_t>{1, 2}}));
   EXPECT_EQ(prompts("[[1],[2,3]]"),
             (std::vector<CompletionPrompt>{std::vector<int32_t>{1}, std::vector<int32_t>{2, 3}}));
@@ -207,9 +226,12 @@ TEST(CompletionPrompts, ComeInFourForms) {
 
 TEST(CompletionPrompts, OtherFormsNameThePlace) {
   const std::pair<const char*, const char*> table[] = {
-      {"null", "prompt"},      {"5", "prompt"},         {"{}", "prompt"},          {"[]", "prompt"},
-      {"[1,\"a\"]", "prompt[1]"}, {"[\"a\",1]", "prompt[1]"}, {"[[1],2]", "prompt[1]"},    {"[[1],[]]", "prompt[1]"},
-      {"[2048]", "prompt[0]"},  {"[[1],[5,-1]]", "prompt[1][1]"}, {"[true]", "prompt[0]"}, {"[[1.5]]", "prompt[0][0]"},
+      {"null", "prompt"},         {"5", "prompt"},
+      {"{}", "prompt"},           {"[]", "prompt"},
+      {"[1,\"a\"]", "prompt[1]"}, {"[\"a\",1]", "prompt[1]"},
+      {"[[1],2]", "prompt[1]"},   {"[[1],[]]", "prompt[1]"},
+      {"[2048]", "prompt[0]"},    {"[[1],[5,-1]]", "prompt[1][1]"},
+      {"[true]", "prompt[0]"},    {"[[1.5]]", "prompt[0][0]"},
   };
   for (const auto& [prompt, param] : table) {
     auto result = Completion("", prompt);
@@ -229,7 +251,8 @@ TEST(SamplingOfARequest, AModelThatSaysDoSampleFalseIsGreedyUnlessAskedOtherwise
   EXPECT_EQ(ResolveSampling({}, greedy, 9).seed, 9u);
   CommonFields with_seed;
   with_seed.seed = -1;
-  EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).temperature, 0) << "a seed alone does not ask for sampling";
+  EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).temperature, 0)
+      << "a seed alone does not ask for sampling";
   EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).seed, ~uint64_t{0});
   CommonFields with_top_p;
   with_top_p.top_p = 0.5;
@@ -242,7 +265,8 @@ TEST(SamplingOfARequest, AModelThatSaysDoSampleFalseIsGreedyUnlessAskedOtherwise
 }
 
 TEST(SamplingOfARequest, DefaultsComeFromTheModelAndTinyTemperaturesAreRaised) {
-  const text::SamplingDefaults defaults{.temperature = 0.8, .top_p = 0.9, .top_k = 40, .min_p = 0.05};
+  const text::SamplingDefaults defaults{
+      .temperature = 0.8, .top_p = 0.9, .top_k = 40, .min_p = 0.05};
   const Sampling sampling = ResolveSampling({}, defaults, 1);
   EXPECT_EQ(sampling.temperature, 0.8f);
   EXPECT_EQ(sampling.top_p, 0.9f);

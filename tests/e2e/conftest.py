@@ -1,0 +1,83 @@
+"""Starts clusters for tests with `quartet serve`, as a user would."""
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("QUARTET_BIN", ROOT / "build" / "cpu" / "bin"))
+START_TIMEOUT_S = 120
+
+
+class Cluster:
+    """A running cluster: `http` is the base URL, `grpc` host:port."""
+
+    def __init__(self, process, lines):
+        self.process = process
+        self.lines = lines
+        self.http = None
+        self.grpc = None
+
+    def output(self):
+        return "".join(self.lines)
+
+
+@contextlib.contextmanager
+def serve(model, tensor_parallel_size, *flags):
+    command = [
+        str(BIN / "quartet"), "serve", "--model", str(ROOT / "models" / model),
+        "--tensor-parallel-size", str(tensor_parallel_size), "--device", "cpu",
+        "--listen-http", "127.0.0.1:0", "--listen-grpc", "127.0.0.1:0", *flags,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines, arrived = [], queue.Queue()
+
+    def read():
+        for line in process.stdout:
+            lines.append(line)
+            arrived.put(line)
+        arrived.put(None)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    cluster = Cluster(process, lines)
+    try:
+        end = time.monotonic() + START_TIMEOUT_S
+        while cluster.http is None or cluster.grpc is None:
+            try:
+                line = arrived.get(timeout=max(0, end - time.monotonic()))
+            except queue.Empty:
+                pytest.fail(f"not ready within {START_TIMEOUT_S} s: {' '.join(command)}\n{cluster.output()}")
+            if line is None:
+                pytest.fail(f"ended before it was ready: {' '.join(command)}\n{cluster.output()}")
+            if match := re.search(r"\bHTTP\s+(http://\S+)", line):
+                cluster.http = match.group(1)
+            if match := re.search(r"\bgRPC\s+(\S+:\d+)", line):
+                cluster.grpc = match.group(1)
+        yield cluster
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            code = process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            pytest.fail(f"did not stop within 30 s of Ctrl-C\n{cluster.output()}")
+        reader.join(timeout=10)
+    assert code in (0, 130), f"ended with {code}\n{cluster.output()}"
+
+
+def golden_cases(file_name):
+    """The text cases of a file of reference answers."""
+    with open(ROOT / "tests" / "data" / "demo" / file_name) as file:
+        return [case for case in json.load(file)["cases"] if not case.get("image")]
