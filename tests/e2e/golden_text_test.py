@@ -10,9 +10,12 @@ from conftest import golden_cases, serve
 STACKED, STANDARD = "quartet-demo-exl3", "quartet-demo-exl3-std"
 
 SETTINGS = {
-    "tp4": (STACKED, 4),
+    "tp1": (STACKED, 1),
     "tp2": (STACKED, 2),
+    "tp4": (STACKED, 4),
     "tp1-standard-layout": (STANDARD, 1),
+    "tp2-standard-layout": (STANDARD, 2),
+    "tp4-standard-layout": (STANDARD, 4),
     "tp4-prefill-chunks-of-64": (STACKED, 4, "--prefill-chunk", "64"),
     "tp4-fp32-latents": (STACKED, 4, "--kv-dtype", "fp32"),
     "tp4-fp8-latents": (STACKED, 4, "--kv-dtype", "fp8_e4m3"),
