@@ -137,6 +137,10 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
     Check(row.n_tokens() % 64 == 0, name + " has an inner chunk that is no multiple of 64");
   }
 
+  Check(row.logprob_targets_size() == 0 ||
+            static_cast<uint32_t>(row.logprob_targets_size()) == row.n_tokens(),
+        name + " has neither no target nor one for each token");
+
   uint64_t& state = slot_state_[row.slot()];
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint32_t at = sequence.absorbed++;

@@ -216,7 +216,7 @@ void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs no
   output.id = sequence.id;
   output.kind = Output::Kind::kTokens;
   output.prompt_tokens = sequence.prompt_tokens;
-  for (uint32_t i = 0; i < row.n_targets; ++i) {
+  for (uint32_t i = 0; i < row.n_prompt_targets; ++i) {
     // A recomputed prompt delivers again what was given out before.
     if (row.position + i < sequence.prompt_logprobs_sent) continue;
     output.prompt_logprobs.push_back(outcome->target_logprobs[i]);
@@ -359,7 +359,7 @@ std::string Core::CheckInvariants() const {
         sequence.absorbed + 1 != sequence.tokens.size()) {
       return name + " decodes, but its last token is not the only one left to absorb";
     }
-    // A step serves at least one prompt, and whoever waits longest comes first.
+    // Everybody gets a row in every step; the bound leaves room for fairer orders.
     if (next_step_ - 1 - sequence.last_progress_step > slots_.size()) {
       return name + " is admitted and made no progress for " +
              Num(next_step_ - 1 - sequence.last_progress_step) + " steps";

@@ -83,7 +83,8 @@ class Core {
     uint32_t n_tokens = 0;
     bool sample = false;
     uint32_t position = 0;
-    uint32_t n_targets = 0;
+    uint32_t n_targets = 0;         // log-probabilities that were asked for
+    uint32_t n_prompt_targets = 0;  // of those, the first ones, which the request gets
   };
   // A row of the plan in the making.
   struct DraftRow {

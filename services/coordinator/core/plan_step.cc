@@ -59,22 +59,18 @@ void Core::DraftDecodeRows() {
 }
 
 void Core::DraftPrefillRows() {
-  std::vector<Sequence*> prefilling;
-  for (Sequence* sequence : running_) {
-    if (sequence->state == SequenceState::kPrefill) prefilling.push_back(sequence);
-  }
-  // Oldest first, unless somebody got nothing in the last step: then it is that one's turn.
-  std::stable_sort(prefilling.begin(), prefilling.end(), [](const Sequence* a, const Sequence* b) {
-    return a->last_progress_step < b->last_progress_step;
-  });
-  for (Sequence* sequence : prefilling) {
-    if (sequence->state != SequenceState::kPrefill) continue;  // preempted for one before it
-    const auto remaining = static_cast<uint32_t>(sequence->tokens.size()) - sequence->absorbed;
+  // Oldest first. Nobody in the middle of a prompt goes without: a prompt is admitted only with
+  // budget for a chunk beside a full one of everybody before it, and a prompt that is done needs
+  // less from then on. Growing may remove sequences from the end of the list.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.state != SequenceState::kPrefill) continue;
+    const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - sequence.absorbed;
     const uint32_t chunk = ChunkSize(remaining, budget_);
     if (chunk == 0) continue;
-    const auto first_new_page = static_cast<uint32_t>(sequence->pages.size());
-    if (!GrowPages(*sequence, sequence->absorbed + chunk)) continue;
-    AddDraft(*sequence, chunk, first_new_page);
+    const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
+    if (!GrowPages(sequence, sequence.absorbed + chunk)) break;  // it was the youngest itself
+    AddDraft(sequence, chunk, first_new_page);
   }
 }
 
@@ -177,25 +173,28 @@ PlanRow Core::MakeRow(const DraftRow& draft) {
   const uint32_t end = sequence.absorbed + draft.n_tokens;
   row.sample = end == sequence.tokens.size();
   row.want_logprob = row.sample && sequence.request.logprobs;
+  uint32_t n_prompt_targets = 0;
   if (sequence.state == SequenceState::kDecode) {
     row.kind = PlanRow::Kind::kDecode;
     row.from_device = true;
   } else {
     row.kind = PlanRow::Kind::kPrefill;
     row.tokens.assign(sequence.tokens.begin() + sequence.absorbed, sequence.tokens.begin() + end);
-    // Only tokens of the prompt have a target, and the one after the row's last token is known too
-    // unless the prompt ends with it.
+    // The request is told about targets in the prompt that it was not told about before. A row has
+    // none or one for each token; behind the last known token any id does.
     const uint32_t target_end = std::min(end, sequence.prompt_tokens - 1);
     if (sequence.request.prompt_logprobs && target_end > sequence.prompt_logprobs_sent &&
         target_end > sequence.absorbed) {
-      row.logprob_targets.assign(sequence.tokens.begin() + sequence.absorbed + 1,
-                                 sequence.tokens.begin() + target_end + 1);
+      n_prompt_targets = target_end - sequence.absorbed;
+      for (uint32_t at = sequence.absorbed + 1; at <= end; ++at) {
+        row.logprob_targets.push_back(at < sequence.tokens.size() ? sequence.tokens[at] : 0);
+      }
     }
   }
   assert(static_cast<uint64_t>(sequence.pages.size()) * config_.page_tokens >= end);
   sequence.last_progress_step = in_flight_step_;
   in_flight_.push_back({sequence.id, row.seq_uid, row.n_tokens, row.sample, row.position,
-                        static_cast<uint32_t>(row.logprob_targets.size())});
+                        static_cast<uint32_t>(row.logprob_targets.size()), n_prompt_targets});
   return row;
 }
 

@@ -100,7 +100,7 @@ struct PlanRow {
   uint32_t n_tokens = 0;
   std::vector<uint32_t> new_pages;  // appended to the sequence's page table before this row
   bool sample = false;
-  std::vector<int32_t> logprob_targets;  // [i] follows tokens[i]; may be shorter than tokens
+  std::vector<int32_t> logprob_targets;  // none, or [i] follows tokens[i] for each token
   bool want_logprob = false;
   // Room for speculation and the prefix cache: filled by nobody yet.
   uint32_t draft_tokens = 0;

@@ -3,16 +3,18 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace quartet::coordinator {
 
@@ -21,26 +23,26 @@ class StreamCount {
  public:
   explicit StreamCount(uint32_t limit) : limit_(limit) {}
   bool TryAdd() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (alive_ >= limit_) return false;
     ++alive_;
     return true;
   }
   void Remove() {
-    absl::MutexLock lock(&mutex_);
-    --alive_;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (--alive_ == 0) none_.notify_all();
   }
   bool AwaitNone(absl::Duration limit) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(this, &StreamCount::None), limit);
+    std::unique_lock<std::mutex> lock(mutex_);
+    return none_.wait_for(lock, absl::ToChronoMilliseconds(limit), [this] { return alive_ == 0; });
   }
   uint32_t limit() const { return limit_; }
 
  private:
-  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return alive_ == 0; }
   const uint32_t limit_;
-  absl::Mutex mutex_;
-  uint32_t alive_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::mutex mutex_;
+  std::condition_variable none_;
+  uint32_t alive_ = 0;
 };
 
 // The writing half of a bidirectional stream and its end: a queue of messages, one write at a time,
@@ -54,7 +56,7 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
   ~BidiStream() override { count_->Remove(); }
 
   void OnWriteDone(bool ok) final {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     Pop();
     writing_ = false;
     if (!ok) Drop();
@@ -72,12 +74,12 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
   // Starts to read the next message unless the stream has ended. The lock keeps the end, after
   // which gRPC must not be called, out of the middle of this.
   void ReadInto(In* message) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (!end_.has_value()) this->StartRead(message);
   }
 
   void Enqueue(Out message) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (end_.has_value()) return;
     const size_t bytes = message.ByteSizeLong();
     // The front may be with the transport and must not change.
@@ -94,14 +96,14 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
 
   // The first end counts. With `drop`, what is queued is not written any more.
   void EndWith(grpc::Status status, bool drop) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (drop) Drop();
     if (!end_.has_value()) end_ = std::move(status);
     Advance();
   }
 
   size_t queued_bytes() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return bytes_;
   }
 
@@ -114,17 +116,18 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
     size_t bytes = 0;
   };
 
-  void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // The rest only with mutex_ held.
+  void Pop() {
     bytes_ -= queue_.front().bytes;
     queue_.pop_front();
   }
-  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Drop() {
     while (queue_.size() > (writing_ ? 1u : 0u)) {
       bytes_ -= queue_.back().bytes;
       queue_.pop_back();
     }
   }
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Advance() {
     if (writing_ || finished_) return;
     if (!queue_.empty()) {
       writing_ = true;
@@ -137,12 +140,12 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
 
   const std::shared_ptr<StreamCount> count_;
   std::shared_ptr<BidiStream> self_;
-  mutable absl::Mutex mutex_;
-  std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
-  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;  // guards all below
+  std::deque<Entry> queue_;
+  size_t bytes_ = 0;
+  bool writing_ = false;
+  bool finished_ = false;
+  std::optional<grpc::Status> end_;
 };
 
 inline grpc::Status ToGrpc(const absl::Status& status) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -105,7 +106,7 @@ class Engine::Impl {
   EventQueue& events() { return events_; }
   const EngineOptions& options() const { return options_; }
   EngineSnapshot Snapshot() const {
-    absl::MutexLock lock(&snapshot_mutex_);
+    std::lock_guard<std::mutex> lock(snapshot_mutex_);
     return snapshot_;
   }
   void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
@@ -127,7 +128,7 @@ class Engine::Impl {
       std::optional<Event> event = events_.Pop(NextDeadline());
       for (int i = 0; event.has_value(); ++i) {
         std::visit([this](auto& e) { On(e); }, *event);
-        event = i < kEventsPerTurn && !stopping_ ? events_.Pop(absl::InfinitePast()) : std::nullopt;
+        event = i < kEventsPerTurn && !stopping_ ? events_.TryPop() : std::nullopt;
       }
       if (stopping_) break;
       CheckStepDeadline();
@@ -554,7 +555,7 @@ class Engine::Impl {
   void Publish() {
     if (not_ready_reason_.empty() && !core_.has_value()) UpdateWaiting();
     if (core_.has_value()) metrics_.OnLedger(core_->GetLedger());
-    absl::MutexLock lock(&snapshot_mutex_);
+    std::lock_guard<std::mutex> lock(snapshot_mutex_);
     snapshot_.not_ready_reason = not_ready_reason_;
     if (membership_.pools().has_value()) {
       snapshot_.max_model_len = membership_.pools()->max_model_len;
@@ -587,8 +588,8 @@ class Engine::Impl {
   std::string not_ready_reason_;
   bool stopping_ = false;
 
-  mutable absl::Mutex snapshot_mutex_;
-  EngineSnapshot snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
+  mutable std::mutex snapshot_mutex_;  // guards snapshot_
+  EngineSnapshot snapshot_;
   std::thread thread_;
 };
 

@@ -1,13 +1,14 @@
 #ifndef QUARTET_SERVICES_COORDINATOR_RPC_EVENT_QUEUE_H_
 #define QUARTET_SERVICES_COORDINATOR_RPC_EVENT_QUEUE_H_
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "services/coordinator/rpc/links.h"
 
@@ -21,25 +22,30 @@ class EventQueue {
 
   // False if the queue is full or closed. Never blocks.
   bool Push(Event event) {
-    absl::MutexLock lock(&mutex_);
-    if (closed_ || events_.size() >= limit_) return false;
-    events_.push_back(std::move(event));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_ || events_.size() >= limit_) return false;
+      events_.push_back(std::move(event));
+    }
+    changed_.notify_one();
     return true;
   }
 
   // Waits until an event comes or the time is over.
   std::optional<Event> Pop(absl::Time deadline) {
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(this, &EventQueue::HasEvent), deadline);
-    if (events_.empty()) return std::nullopt;
-    Event event = std::move(events_.front());
-    events_.pop_front();
-    return event;
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_until(lock, absl::ToChronoTime(deadline), [this] { return !events_.empty(); });
+    return TakeFront();
+  }
+  // The next event if there is one.
+  std::optional<Event> TryPop() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return TakeFront();
   }
 
   // Later pushes fail; what is inside is returned to the consumer.
   std::deque<Event> Close() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
     return std::exchange(events_, {});
   }
@@ -47,12 +53,19 @@ class EventQueue {
   size_t limit() const { return limit_; }
 
  private:
-  bool HasEvent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); }
+  // With mutex_ held.
+  std::optional<Event> TakeFront() {
+    if (events_.empty()) return std::nullopt;
+    Event event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
 
   const size_t limit_;
-  absl::Mutex mutex_;
-  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+  bool closed_ = false;
 };
 
 }  // namespace quartet::coordinator

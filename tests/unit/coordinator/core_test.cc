@@ -193,7 +193,7 @@ TEST(CoreChunks, AShortPromptFillsWhatALongOneLeaves) {
   EXPECT_EQ(plan->rows[1].n_tokens, 100u);
 }
 
-TEST(CoreChunks, PromptsThatShareTheBudgetTakeTurns) {
+TEST(CoreChunks, APromptIsAdmittedOnlyWithBudgetForItsFirstChunk) {
   CoreConfig config = CoreHarness::Config();
   config.max_num_batched_tokens = 191;  // two chunks of 64 and something
   config.prefill_chunk = 64;
@@ -323,6 +323,37 @@ TEST(CorePages, TheOldestIsNeverPreempted) {
   EXPECT_GE(harness.core.GetLedger().preemptions, 1u);
   harness.RunAll();
   EXPECT_EQ(harness.core.GetLedger().finished, 6u);
+}
+
+TEST(CorePages, AnOldPromptTakesThePageOfAYoungOneThatHadItsRowAlready) {
+  // Decode rows are planned first; then the prompt needs a page, and the youngest decoder loses
+  // both its place and its row of the same plan.
+  CoreConfig config = CoreHarness::Config();
+  config.max_model_len = 8192;
+  config.page_tokens = 64;
+  config.pages = 128;
+  config.prefill_chunk = 64;
+  CoreHarness harness(config);
+  const Request old = CoreHarness::Ask(7800, 3, 9);
+  const uint64_t old_id = harness.MustSubmit(old);
+  std::vector<std::pair<uint64_t, Request>> young;
+  for (int i = 0; i < 3; ++i) {
+    Request request = CoreHarness::Ask(63, 300, i);
+    young.emplace_back(harness.MustSubmit(request), request);
+  }
+  std::optional<StepPlan> plan;
+  while (harness.core.GetLedger().preemptions == 0) {
+    plan = harness.Step();
+    ASSERT_TRUE(plan.has_value());
+  }
+  EXPECT_THAT(harness.told[old_id].tokens, IsEmpty()) << "it is still in its prompt";
+  EXPECT_THAT(plan->rows, SizeIs(3));
+  EXPECT_EQ(plan->rows.back().kind, PlanRow::Kind::kPrefill);
+  harness.RunAll();
+  EXPECT_EQ(harness.told[old_id].tokens, harness.Alone(old, 3));
+  for (const auto& [id, request] : young) {
+    EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 300));
+  }
 }
 
 TEST(CorePages, APromptIsAdmittedOnlyWhenAllOfItHasRoom) {
@@ -595,6 +626,36 @@ TEST(CoreLogprobs, AreNotGivenAgainAfterAPreemption) {
   EXPECT_GE(harness.core.GetLedger().preemptions, 1u);
   EXPECT_THAT(harness.told[id].prompt_logprobs, SizeIs(249));
   EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 300));
+}
+
+TEST(CoreLogprobs, AreNotGivenAgainWhenThePreemptionComesInTheMiddleOfThePrompt) {
+  // Three old sequences grow over three pages each while a prompt of 122 of the 128 pages goes in
+  // chunks of one page beside them. Alone, later, it goes in chunks of two.
+  CoreConfig config = CoreHarness::Config();
+  config.max_model_len = 8192;
+  config.page_tokens = 64;
+  config.pages = 128;
+  config.max_num_batched_tokens = 130;
+  CoreHarness harness(config);
+  for (int i = 0; i < 3; ++i) harness.MustSubmit(CoreHarness::Ask(40, 300, i));
+  Request request = CoreHarness::Ask(7800, 3, 9);
+  request.prompt_logprobs = true;
+  const uint64_t id = harness.MustSubmit(request);
+  while (harness.core.GetLedger().preemptions == 0) ASSERT_TRUE(harness.Step().has_value());
+  EXPECT_THAT(harness.told[id].tokens, IsEmpty());
+  const size_t before = harness.told[id].prompt_logprobs.size();
+  EXPECT_GT(before, 7000u);
+  EXPECT_LT(before, 7799u);
+  EXPECT_EQ(before % 128, 64u) << "else no chunk of the second time would overlap";
+  harness.RunAll();
+  std::vector<float> expected;
+  uint64_t state = 1;
+  for (size_t i = 0; i + 1 < request.prompt_ids.size(); ++i) {
+    state = quartet::testing::HashChainAbsorb(state, request.prompt_ids[i]);
+    expected.push_back(quartet::testing::HashChainLogprob(state, request.prompt_ids[i + 1]));
+  }
+  EXPECT_EQ(harness.told[id].prompt_logprobs, expected);
+  EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 3));
 }
 
 // ---- results that are not as they should be --------------------------------------------------
