@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -16,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "proto/quartet/v1/worker.pb.h"
@@ -81,7 +82,7 @@ class ShardWorker::Impl {
       LogError(std::string(status.message()));
       status_.Error(std::string(status.message()));
     }
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (collectives_ != nullptr) collectives_->Abort("this worker ends");
     if (link_ != nullptr) {
       if (!status.ok()) {
@@ -97,7 +98,7 @@ class ShardWorker::Impl {
 
   void Stop() {
     stop_.store(true);
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (collectives_ != nullptr) collectives_->Abort("this worker was asked to stop");
     if (link_ != nullptr) link_->Close(absl::ZeroDuration());
   }
@@ -164,7 +165,7 @@ class ShardWorker::Impl {
     AdminHandlers handlers;
     handlers.metrics = [this] { return metrics_->Expose(); };
     handlers.not_ready_reason = [this] {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       return ready_ ? std::string() : stage_;
     };
     absl::StatusOr<std::unique_ptr<AdminServer>> admin =
@@ -184,14 +185,14 @@ class ShardWorker::Impl {
     dial.address = options_.coordinator;
     dial.stop = [this] { return stop_.load(); };
     dial.on_end = [this](const std::string& reason) {
-      absl::MutexLock lock(&collectives_mutex_);
+      std::lock_guard lock(collectives_mutex_);
       end_reason_ = reason;
       if (group_ != nullptr) group_->Abort(reason);
     };
     absl::StatusOr<std::unique_ptr<CoordinatorLink>> link = DialCoordinator(dial);
     if (!link.ok()) return link.status();
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       link_ = *std::move(link);
     }
     if (stop_.load()) return absl::CancelledError("asked to stop");
@@ -353,10 +354,10 @@ class ShardWorker::Impl {
       group = *std::move(opened);
     }
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       collectives_ = group;
     }
-    absl::MutexLock lock(&collectives_mutex_);
+    std::lock_guard lock(collectives_mutex_);
     group_ = group;
     if (!end_reason_.empty()) return absl::UnavailableError(end_reason_);
     return absl::OkStatus();
@@ -366,18 +367,20 @@ class ShardWorker::Impl {
   // left behind when the stream ends or this worker is asked to stop: the process ends right after.
   absl::StatusOr<std::unique_ptr<Collectives>> OpenUnlessEnded(const SharedMemoryOptions& shared) {
     struct Opening {
-      absl::Mutex mutex;
-      std::optional<absl::StatusOr<std::unique_ptr<Collectives>>> result ABSL_GUARDED_BY(mutex);
+      std::mutex mutex;
+      std::condition_variable opened;
+      std::optional<absl::StatusOr<std::unique_ptr<Collectives>>> result;  // guarded by mutex
     };
     auto opening = std::make_shared<Opening>();
     std::thread([opening, shared] {
       auto result = OpenSharedMemory(shared);
-      absl::MutexLock lock(&opening->mutex);
+      std::lock_guard lock(opening->mutex);
       opening->result = std::move(result);
+      opening->opened.notify_all();
     }).detach();
-    absl::MutexLock lock(&opening->mutex);
+    std::unique_lock lock(opening->mutex);
     const auto opened = [&] { return opening->result.has_value(); };
-    while (!opening->mutex.AwaitWithTimeout(absl::Condition(&opened), kRendezvousPoll)) {
+    while (!opening->opened.wait_for(lock, absl::ToChronoMilliseconds(kRendezvousPoll), opened)) {
       absl::Status end;
       if (stop_.load()) {
         end = absl::CancelledError("asked to stop");
@@ -466,13 +469,13 @@ class ShardWorker::Impl {
   }
 
   void SetStage(const char* stage) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     stage_ = stage;
   }
 
   void SetReady() {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       ready_ = true;
     }
     LogInfo("ready");
@@ -495,17 +498,17 @@ class ShardWorker::Impl {
   std::unique_ptr<Pools> pools_;
   ModelOps ops_;
 
-  absl::Mutex mutex_;
-  std::string stage_ ABSL_GUARDED_BY(mutex_);
-  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;
+  std::string stage_;   // guarded by mutex_
+  bool ready_ = false;  // guarded by mutex_
   // Set once each by the compute thread, read by Stop. The compute thread reads them unlocked.
   std::shared_ptr<Collectives> collectives_;
   std::unique_ptr<CoordinatorLink> link_;
 
   // Apart from mutex_, since the reader thread takes it while Run closes the link.
-  absl::Mutex collectives_mutex_;
-  std::shared_ptr<Collectives> group_ ABSL_GUARDED_BY(collectives_mutex_);
-  std::string end_reason_ ABSL_GUARDED_BY(collectives_mutex_);
+  std::mutex collectives_mutex_;
+  std::shared_ptr<Collectives> group_;  // guarded by collectives_mutex_
+  std::string end_reason_;              // guarded by collectives_mutex_
 
   std::unique_ptr<Model> model_;
   std::unique_ptr<AdminServer> admin_;

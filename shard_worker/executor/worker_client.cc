@@ -1,13 +1,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/quartet/v1/worker.grpc.pb.h"
 #include "shard_worker/executor/coordinator_link.h"
@@ -34,14 +35,13 @@ class GrpcLink final : public CoordinatorLink {
   }
 
   bool Send(const v1::FromWorker& message) override {
-    absl::MutexLock lock(&write_mutex_);
+    std::lock_guard lock(write_mutex_);
     return !writes_done_ && stream_->Write(message);
   }
 
   std::optional<v1::ToWorker> Next() override {
-    absl::MutexLock lock(&mutex_);
-    const auto ready = [this] { return over_ || !queue_.empty(); };
-    mutex_.Await(absl::Condition(&ready));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return over_ || !queue_.empty(); });
     if (queue_.empty()) return std::nullopt;
     v1::ToWorker message = std::move(queue_.front());
     queue_.pop_front();
@@ -49,19 +49,19 @@ class GrpcLink final : public CoordinatorLink {
   }
 
   std::string end_reason() const override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return end_reason_;
   }
 
   void Close(absl::Duration grace) override {
     {
-      absl::MutexLock lock(&write_mutex_);
+      std::lock_guard lock(write_mutex_);
       if (!writes_done_) stream_->WritesDone();
       writes_done_ = true;
     }
     {
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&over_), grace);
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, absl::ToChronoMilliseconds(grace), [this] { return over_; });
     }
     context_.TryCancel();
   }
@@ -82,7 +82,7 @@ class GrpcLink final : public CoordinatorLink {
         on_end_(end_reason());
         // Whoever works in the aborted epoch sees it through Next.
       }
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       if (queue_.size() >= kMaxQueued) {
         if (end_reason_.empty()) {
           end_reason_ = absl::StrCat("the coordinator is more than ", kMaxQueued,
@@ -91,13 +91,14 @@ class GrpcLink final : public CoordinatorLink {
         break;
       }
       queue_.push_back(std::move(message));
+      changed_.notify_all();
       message.Clear();
     }
     context_.TryCancel();
     grpc::Status status;
     {
       // No write may be in flight when the call is finished.
-      absl::MutexLock lock(&write_mutex_);
+      std::lock_guard lock(write_mutex_);
       writes_done_ = true;
       status = stream_->Finish();
     }
@@ -105,12 +106,13 @@ class GrpcLink final : public CoordinatorLink {
                   ? std::string("the coordinator closed the stream")
                   : absl::StrCat("the stream to the coordinator broke: ", status.error_message()));
     on_end_(end_reason());
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     over_ = true;
+    changed_.notify_all();
   }
 
   void SetReason(std::string reason) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (end_reason_.empty()) end_reason_ = std::move(reason);
   }
 
@@ -119,13 +121,14 @@ class GrpcLink final : public CoordinatorLink {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::FromWorker, v1::ToWorker>> stream_;
 
-  absl::Mutex write_mutex_;
-  bool writes_done_ ABSL_GUARDED_BY(write_mutex_) = false;
+  std::mutex write_mutex_;
+  bool writes_done_ = false;  // guarded by write_mutex_
 
-  mutable absl::Mutex mutex_;
-  std::deque<v1::ToWorker> queue_ ABSL_GUARDED_BY(mutex_);
-  std::string end_reason_ ABSL_GUARDED_BY(mutex_);
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // queue_ or over_
+  std::deque<v1::ToWorker> queue_;   // guarded by mutex_
+  std::string end_reason_;           // guarded by mutex_
+  bool over_ = false;                // guarded by mutex_
 
   std::thread reader_;
 };

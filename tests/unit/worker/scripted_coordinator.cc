@@ -2,12 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/quartet/v1/worker.grpc.pb.h"
 
 namespace quartet {
@@ -21,14 +22,14 @@ class GrpcWorkerStream final : public WorkerStream {
       : context_(context), stream_(stream) {}
 
   void Send(const v1::ToWorker& message) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!over_) stream_->Write(message);
   }
 
   std::optional<v1::FromWorker> Next(absl::Duration timeout) override {
-    absl::MutexLock lock(&mutex_);
-    const auto ready = [this] { return over_ || !queue_.empty(); };
-    mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                      [this] { return over_ || !queue_.empty(); });
     if (queue_.empty()) return std::nullopt;
     v1::FromWorker message = std::move(queue_.front());
     queue_.pop_front();
@@ -36,7 +37,7 @@ class GrpcWorkerStream final : public WorkerStream {
   }
 
   void Cut() override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!over_) context_->TryCancel();
   }
 
@@ -44,19 +45,22 @@ class GrpcWorkerStream final : public WorkerStream {
   void Read() {
     v1::FromWorker message;
     while (stream_->Read(&message)) {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       queue_.push_back(message);
+      changed_.notify_all();
     }
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     over_ = true;
+    changed_.notify_all();
   }
 
  private:
   grpc::ServerContext* const context_;
   ServerStream* const stream_;
-  absl::Mutex mutex_;
-  std::deque<v1::FromWorker> queue_ ABSL_GUARDED_BY(mutex_);
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<v1::FromWorker> queue_;  // guarded by mutex_
+  bool over_ = false;                 // guarded by mutex_
 };
 
 class GrpcCoordinator final : public ScriptedCoordinator, public v1::WorkerHub::Service {
@@ -78,18 +82,21 @@ class GrpcCoordinator final : public ScriptedCoordinator, public v1::WorkerHub::
   std::string address() const override { return address_; }
 
   WorkerStream* AwaitWorker(absl::Duration timeout) override {
-    absl::MutexLock lock(&mutex_);
-    const auto ready = [this] { return streams_.size() > taken_; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout)) return nullptr;
+    std::unique_lock lock(mutex_);
+    if (!arrived_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                           [this] { return streams_.size() > taken_; })) {
+      return nullptr;
+    }
     return streams_[taken_++].get();
   }
 
   grpc::Status Attach(grpc::ServerContext* context, ServerStream* stream) override {
     GrpcWorkerStream* worker = nullptr;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       streams_.push_back(std::make_unique<GrpcWorkerStream>(context, stream));
       worker = streams_.back().get();
+      arrived_.notify_all();
     }
     worker->Read();
     return grpc::Status::OK;
@@ -97,16 +104,17 @@ class GrpcCoordinator final : public ScriptedCoordinator, public v1::WorkerHub::
 
  private:
   std::vector<WorkerStream*> Streams() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     std::vector<WorkerStream*> out;
     for (const auto& stream : streams_) out.push_back(stream.get());
     return out;
   }
 
   std::string address_;
-  absl::Mutex mutex_;
-  std::vector<std::unique_ptr<GrpcWorkerStream>> streams_ ABSL_GUARDED_BY(mutex_);
-  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<std::unique_ptr<GrpcWorkerStream>> streams_;  // guarded by mutex_
+  size_t taken_ = 0;                                        // guarded by mutex_
   std::unique_ptr<grpc::Server> server_;
 };
 
