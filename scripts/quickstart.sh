@@ -25,8 +25,9 @@ question="What is 4821 + 377?"
 listen=127.0.0.1:0
 [ $keep = 0 ] || listen=127.0.0.1:8000
 log=build/quickstart.log
+: >$log  # Before the start: what an earlier run wrote must not be read as this one's.
 setsid build/cpu/bin/quartet serve --model $model --tensor-parallel-size 4 --device cpu \
-  --listen-http $listen >$log 2>&1 </dev/null &
+  --listen-http $listen >>$log 2>&1 </dev/null &
 cluster=$!
 stop() {
   kill -TERM $cluster 2>/dev/null || true
@@ -37,7 +38,7 @@ trap 'kill -TERM $cluster 2>/dev/null || true' EXIT
 echo
 url=
 exec 3< <(exec tail -n +1 -f --pid=$cluster $log)
-while read -r line <&3; do
+while IFS= read -r line <&3; do
   case "$line" in
     "HTTP  "*) url=${line#HTTP  } ;;
     "Ctrl-C stops it."*) break ;;

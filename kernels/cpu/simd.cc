@@ -315,13 +315,16 @@ void MhcExpandImpl(const float* const* partials, size_t parts, size_t offset, co
 }
 
 void WidenF16Impl(const uint16_t* from, float* to, size_t n) {
+  size_t i = 0;
+// Without conversion instructions the library's emulation is not exact for every value.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
   const Wide d;
   const hn::Rebind<hwy::float16_t, Wide> half;
   const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
-  size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, halves + i)), d, to + i);
   }
+#endif
   for (; i < n; ++i) to[i] = F16ToF32(from[i]);
 }
 

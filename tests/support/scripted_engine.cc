@@ -131,7 +131,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
 
     Engine* const engine_;
     v1::EngineRequest request_;
-    SeenSequence* seen_ = nullptr;
+    // Set by the first read; cancellation may come at any time.
+    std::atomic<SeenSequence*> seen_{nullptr};
     std::atomic<bool> refused_{false};
     std::mutex mutex_;
     std::condition_variable done_;

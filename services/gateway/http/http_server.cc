@@ -24,12 +24,11 @@
 #include <thread>
 #include <unordered_set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/common/log.h"
 #include "services/common/process.h"
+#include "services/gateway/http/http_rules.h"
 
 namespace quartet::gateway {
 namespace {
@@ -68,41 +67,6 @@ struct Loop {
   std::unordered_set<Session*> sessions;
   std::thread thread;
 };
-
-struct Match {
-  const HttpRoute* route = nullptr;
-  std::vector<std::string> allowed;  // methods of the path, if the method did not fit
-};
-
-bool PathFits(const std::string& pattern, std::string_view path) {
-  if (!pattern.ends_with('/')) return pattern == path;
-  return path.size() > pattern.size() && path.starts_with(pattern) &&
-         path.find('/', pattern.size()) == std::string_view::npos;
-}
-
-Match FindRoute(const std::vector<HttpRoute>& routes, std::string_view method,
-                std::string_view path) {
-  Match match;
-  for (const HttpRoute& route : routes) {
-    if (!PathFits(route.path, path)) continue;
-    if (route.method == method || (method == "HEAD" && route.method == "GET")) {
-      match.route = &route;
-      return match;
-    }
-    match.allowed.push_back(route.method);
-    if (route.method == "GET") match.allowed.push_back("HEAD");
-  }
-  return match;
-}
-
-// Ids go to logs and back into headers, so only plain ones are taken over.
-std::string FitRequestId(std::string_view id) {
-  if (id.empty() || id.size() > 128) return "";
-  for (char c : id) {
-    if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.' && c != ':') return "";
-  }
-  return std::string(id);
-}
 
 // One connection. Lives in its coroutine, on its loop's thread.
 class Session : public std::enable_shared_from_this<Session> {
@@ -233,13 +197,13 @@ class Session : public std::enable_shared_from_this<Session> {
     }
     request.path = std::string(target.substr(0, target.find('?')));
 
-    Match match = FindRoute(shared_->routes, request.method, request.path);
+    const RouteMatch match = FindRoute(shared_->routes, request.method, request.path);
     route_ = match.route ? match.route->path : "";
     CallTraits traits{.http_1_0 = head.version() < 11,
                       .keep_alive = head.keep_alive(),
                       .head_only = request.method == "HEAD",
                       .marks = options_.marks};
-    HttpReply refusal;
+    HttpReply refusal{.status = 0};  // status 0: go on
     if (!match.route) {
       if (match.allowed.empty()) {
         refusal = Refusal(404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
@@ -249,9 +213,10 @@ class Session : public std::enable_shared_from_this<Session> {
         refusal.headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
       }
     } else if (match.route->json_body) {
-      refusal = CheckBodyHeaders(head);
-    } else {
-      refusal.status = 0;
+      const std::string fault =
+          BodyHeadersFault(std::string_view(head[http::field::content_type]),
+                           std::string_view(head[http::field::content_encoding]));
+      if (!fault.empty()) refusal = Refusal(415, fault);
     }
     const auto expect = head[http::field::expect];
     if (refusal.status == 0 && !expect.empty()) {
@@ -316,25 +281,6 @@ class Session : public std::enable_shared_from_this<Session> {
         options_.error_body ? options_.error_body(status, message) : absl::StrCat(message, "\n");
     if (!options_.error_body) reply.content_type = "text/plain; charset=utf-8";
     return reply;
-  }
-
-  // Status 0 if the headers that describe the body are fine.
-  HttpReply CheckBodyHeaders(const http::request_header<>& head) {
-    const auto coding = head[http::field::content_encoding];
-    if (!coding.empty() && !absl::EqualsIgnoreCase({coding.data(), coding.size()}, "identity")) {
-      return Refusal(415,
-                     "compressed request bodies are not supported; leave Content-Encoding out");
-    }
-    const auto type_header = head[http::field::content_type];
-    std::string_view type(type_header.data(), type_header.size());
-    type = type.substr(0, type.find(';'));
-    while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
-    if (!type.empty() && !absl::EqualsIgnoreCase({type.data(), type.size()}, "application/json")) {
-      return Refusal(415, "the body must be JSON: send Content-Type: application/json");
-    }
-    HttpReply none;
-    none.status = 0;
-    return none;
   }
 
   // Answers, if that makes sense, a request that could not be read.

@@ -99,7 +99,7 @@ TEST_F(ChatApiTest, ATokenLimitEndsWithLength) {
 
 TEST_F(ChatApiTest, AStopStringCutsContentAndTheSequence) {
   Answer("no END here</think>alpha END omega");
-  script().hold_at = Ids("no END here</think>alpha END").size() + 1;
+  script()->hold_at = Ids("no END here</think>alpha END").size() + 1;
   const RawReply reply = Chat(R"("stop":["END","zzz"])");
   EXPECT_EQ(At(reply.body, "choices.0.message.reasoning_content"), "no END here");
   EXPECT_EQ(At(reply.body, "choices.0.message.content"), "alpha ");
@@ -121,7 +121,7 @@ TEST_F(ChatApiTest, AStopIdEndsWithItsNumber) {
 
 TEST_F(ChatApiTest, TokenIdsAreReturnedOnRequest) {
   const RawReply reply = Chat(R"("return_token_ids":true)");
-  std::string ids = boost::json::serialize(boost::json::value_from(script().ids));
+  std::string ids = boost::json::serialize(boost::json::value_from(script()->ids));
   EXPECT_EQ(At(reply.body, "choices.0.token_ids"), ids);
   EXPECT_EQ(At(reply.body, "choices.0.prompt_token_ids"),
             boost::json::serialize(boost::json::value_from(LastSeen().prompt_ids)));

@@ -71,7 +71,7 @@ TEST_F(CompletionsApiTest, StopStringsAreLookedForInAllText) {
 }
 
 TEST_F(CompletionsApiTest, SpecialTokensAreShownOnRequest) {
-  script().ids = {Ids("a")[0], 1989, Ids("b")[0], end_id()};
+  script()->ids = {Ids("a")[0], 1989, Ids("b")[0], end_id()};
   EXPECT_EQ(At(Completion().body, "choices.0.text"), "ab");
   EXPECT_EQ(At(Completion(R"("skip_special_tokens":false)").body, "choices.0.text"), "a<eop>b");
   EXPECT_EQ(

@@ -64,22 +64,22 @@ TEST_F(FaultsTest, AnEngineThatIsNotReadyMakesTheGatewayNotReady) {
 
 TEST_F(FaultsTest, WhatTheEngineRefusesKeepsItsMeaning) {
   Start();
-  script().refusal = absl::ResourceExhaustedError("64 requests wait");
+  script()->refusal = absl::ResourceExhaustedError("64 requests wait");
   EXPECT_EQ(Chat().status, 429);
-  script().refusal = absl::UnavailableError("draining");
+  script()->refusal = absl::UnavailableError("draining");
   EXPECT_EQ(Chat().status, 503);
-  script().refusal = absl::InvalidArgumentError("prompt_ids[3] is 9999");
+  script()->refusal = absl::InvalidArgumentError("prompt_ids[3] is 9999");
   const RawReply reply = Chat();
   EXPECT_EQ(reply.status, 400);
   EXPECT_THAT(At(reply.body, "error.message"), HasSubstr("prompt_ids[3]"));
-  script().refusal = absl::InternalError("secret detail");
+  script()->refusal = absl::InternalError("secret detail");
   const RawReply internal = Chat();
   EXPECT_EQ(internal.status, 500);
   EXPECT_THAT(internal.body, ::testing::Not(HasSubstr("secret")));
 }
 
 TEST_F(FaultsTest, AWorkerThatIsLostGivesOpenRequestsA500) {
-  script().fail_at = 2;
+  script()->fail_at = 2;
   Start();
   const RawReply reply = Chat();
   EXPECT_EQ(reply.status, 500);
@@ -87,7 +87,7 @@ TEST_F(FaultsTest, AWorkerThatIsLostGivesOpenRequestsA500) {
 }
 
 TEST_F(FaultsTest, OneLostSequenceEndsTheWholeRequest) {
-  script().fail_at = 2;
+  script()->fail_at = 2;
   Start();
   const RawReply reply = Post("/v1/completions", R"({"prompt":["a","b","c"],"stream":true})");
   const auto events = Events(reply);
@@ -99,7 +99,7 @@ TEST_F(FaultsTest, OneLostSequenceEndsTheWholeRequest) {
 }
 
 TEST_F(FaultsTest, AnEngineThatGoesAwayIsFoundAgain) {
-  script().hold_at = 2;
+  script()->hold_at = 2;
   Start();
   const int port = std::stoi(engine_->address().substr(engine_->address().rfind(':') + 1));
   RawClient streaming(address_), waiting(address_);
@@ -123,14 +123,14 @@ TEST_F(FaultsTest, AnEngineThatGoesAwayIsFoundAgain) {
   ASSERT_TRUE(AwaitReadyz(503));
   EXPECT_EQ(Chat().status, 503);
 
-  script().hold_at.reset();
+  script()->hold_at.reset();
   StartEngine(port);
   ASSERT_TRUE(AwaitReadyz(200));
   EXPECT_EQ(Chat().status, 200);
 }
 
 TEST_F(FaultsTest, DrainingLetsOpenAnswersFinish) {
-  script().hold_at = 2;
+  script()->hold_at = 2;
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)")));
@@ -145,7 +145,7 @@ TEST_F(FaultsTest, DrainingLetsOpenAnswersFinish) {
 }
 
 TEST_F(FaultsTest, DrainingEndsWhatDoesNotFinish) {
-  script().hold_at = 2;
+  script()->hold_at = 2;
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)")));

@@ -33,7 +33,18 @@ class GatewayTest : public ::testing::Test {
 
   // What every sequence answers from now on: `text` and an end token.
   void Answer(const std::string& text);
-  testing::SequenceScript& script() { return script_; }
+  // The script itself, locked for the length of the expression: engine threads read it.
+  class LockedScript {
+   public:
+    LockedScript(std::mutex& mutex, testing::SequenceScript* script)
+        : lock_(mutex), script_(script) {}
+    testing::SequenceScript* operator->() { return script_; }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+    testing::SequenceScript* script_;
+  };
+  LockedScript script() { return {mutex_, &script_}; }
 
   std::vector<int32_t> Ids(const std::string& text) const;
   int32_t end_id() const { return 1991; }

@@ -53,9 +53,9 @@ TEST_F(GrpcApiTest, TextIsCompleted) {
   const Result result = Generate(request);
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.text, "I think.</think>Hello there.");
-  EXPECT_EQ(result.ids, script().ids);
+  EXPECT_EQ(result.ids, script()->ids);
   EXPECT_EQ(result.finish.reason(), v1::FINISH_REASON_STOP);
-  EXPECT_EQ(result.finish.completion_tokens(), script().ids.size());
+  EXPECT_EQ(result.finish.completion_tokens(), script()->ids.size());
   EXPECT_EQ(LastSeen().prompt_ids, Ids("hi<|user|>"));
   EXPECT_EQ(LastSeen().max_tokens, 4096 - LastSeen().prompt_ids.size())
       << "what is left of the context";
@@ -106,14 +106,14 @@ TEST_F(GrpcApiTest, ErrorsKeepTheirMeaning) {
   request.set_max_tokens(5000);
   EXPECT_THAT(Generate(request).status.error_message(), HasSubstr("context length"));
   request.clear_max_tokens();
-  script().refusal = absl::ResourceExhaustedError("full");
+  script()->refusal = absl::ResourceExhaustedError("full");
   EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   request.set_chat_request_json("{");
   EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(GrpcApiTest, CancellingTheCallCancelsTheSequence) {
-  script().hold_at = 2;
+  script()->hold_at = 2;
   grpc::ClientContext context;
   v1::GenerateRequest request;
   request.set_text("hi");
@@ -125,7 +125,7 @@ TEST_F(GrpcApiTest, CancellingTheCallCancelsTheSequence) {
 }
 
 TEST_F(GrpcApiTest, ADeadlineThatPassesCancelsTheSequence) {
-  script().hold_at = 2;
+  script()->hold_at = 2;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
   v1::GenerateRequest request;

@@ -68,7 +68,7 @@ TEST_F(StreamingTest, TheTextDoesNotDependOnHowTheEngineCutsIt) {
   const std::string fields = R"("stop":["END"])";
   const std::string whole = Chat(fields).body;
   for (size_t burst : {1, 2, 5, 100}) {
-    script().ids_per_event = burst;
+    script()->ids_per_event = burst;
     const RawReply reply = Chat(fields + R"(,"stream":true)");
     const auto events = Events(reply);
     EXPECT_EQ(Joined(events, "content"), At(whole, "choices.0.message.content")) << burst;
@@ -90,7 +90,7 @@ TEST_F(StreamingTest, TheUsageChunkComesOnlyWhenAskedForLastAndWithoutChoices) {
   EXPECT_EQ(At(last, "choices"), "[]");
   const int prompt = std::stoi(At(last, "usage.prompt_tokens"));
   const int completion = std::stoi(At(last, "usage.completion_tokens"));
-  EXPECT_EQ(completion, static_cast<int>(script().ids.size())) << "every sampled token";
+  EXPECT_EQ(completion, static_cast<int>(script()->ids.size())) << "every sampled token";
   EXPECT_EQ(At(last, "usage.total_tokens"), absl::StrCat(prompt + completion));
   for (size_t i = 0; i + 2 < events.size(); ++i) EXPECT_EQ(At(events[i], "usage"), "null");
 
@@ -110,7 +110,7 @@ TEST_F(StreamingTest, UsageCanRunAlong) {
     EXPECT_GE(now, before);
     before = now;
   }
-  EXPECT_EQ(before, static_cast<int>(script().ids.size()));
+  EXPECT_EQ(before, static_cast<int>(script()->ids.size()));
 }
 
 TEST_F(StreamingTest, CompletionStreamsCarryTextEchoAndIds) {
@@ -131,14 +131,14 @@ TEST_F(StreamingTest, CompletionStreamsCarryTextEchoAndIds) {
   }
   EXPECT_EQ(texts[0], "hiI think.</think>Hello there.");
   EXPECT_EQ(texts[1], "hoI think.</think>Hello there.");
-  EXPECT_EQ(ids[0].size(), script().ids.size());
+  EXPECT_EQ(ids[0].size(), script()->ids.size());
   EXPECT_EQ(ids[0].back(), "[1991]") << "the end token included";
   EXPECT_EQ(finishes, 2);
   EXPECT_EQ(events.back(), "[DONE]");
 }
 
 TEST_F(StreamingTest, NothingIsSentBeforeTheEngineHasAdmittedTheRequest) {
-  script().refusal = absl::ResourceExhaustedError("the queue is full");
+  script()->refusal = absl::ResourceExhaustedError("the queue is full");
   Start();
   const RawReply reply = Chat(R"("stream":true)");
   EXPECT_EQ(reply.status, 429);
@@ -148,7 +148,7 @@ TEST_F(StreamingTest, NothingIsSentBeforeTheEngineHasAdmittedTheRequest) {
 }
 
 TEST_F(StreamingTest, AFaultInMidStreamIsAnEventAndThenDone) {
-  script().fail_at = 3;
+  script()->fail_at = 3;
   Start();
   const RawReply reply = Chat(R"("stream":true)");
   EXPECT_EQ(reply.status, 200);
@@ -160,7 +160,7 @@ TEST_F(StreamingTest, AFaultInMidStreamIsAnEventAndThenDone) {
 }
 
 TEST_F(StreamingTest, DroppingAClientCancelsItsSequence) {
-  script().hold_at = 3;
+  script()->hold_at = 3;
   Start();
   {
     RawClient client(address_);
@@ -172,7 +172,7 @@ TEST_F(StreamingTest, DroppingAClientCancelsItsSequence) {
 }
 
 TEST_F(StreamingTest, DroppingAClientThatWaitsForAWholeAnswerCancelsToo) {
-  script().hold_at = 3;
+  script()->hold_at = 3;
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody("")));
@@ -183,7 +183,7 @@ TEST_F(StreamingTest, DroppingAClientThatWaitsForAWholeAnswerCancelsToo) {
 }
 
 TEST_F(StreamingTest, DroppingAClientWhoseRequestIsQueuedCancelsToo) {
-  script().hold_admission = true;
+  script()->hold_admission = true;
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)")));
@@ -193,7 +193,7 @@ TEST_F(StreamingTest, DroppingAClientWhoseRequestIsQueuedCancelsToo) {
 }
 
 TEST_F(StreamingTest, AllSequencesOfARequestAreCancelled) {
-  script().hold_at = 1;
+  script()->hold_at = 1;
   Start();
   RawClient client(address_);
   client.Send(PostText("/v1/completions", R"({"prompt":["a","b","c"],"stream":true})"));
@@ -206,8 +206,8 @@ TEST_F(StreamingTest, AllSequencesOfARequestAreCancelled) {
 
 TEST_F(StreamingTest, ASlowReaderHoldsTheEngineBackAndLosesNothing) {
   config_.http.send_buffer_bytes = 8 << 10;
-  script().repeat = true;
-  script().ids = Ids("word ");
+  script()->repeat = true;
+  script()->ids = Ids("word ");
   Start();
   engine_->SetMaxModelLen(1 << 20);
   while (At(Get("/v1/models").body, "data.0.max_model_len") == "4096") {
@@ -248,8 +248,8 @@ TEST_F(StreamingTest, ASlowReaderHoldsTheEngineBackAndLosesNothing) {
 TEST_F(StreamingTest, AReaderThatStopsIsCancelled) {
   config_.http.send_buffer_bytes = 8 << 10;
   config_.http.slow_reader_timeout = std::chrono::milliseconds(200);
-  script().repeat = true;
-  script().ids = Ids("word ");
+  script()->repeat = true;
+  script()->ids = Ids("word ");
   Start();
   engine_->SetMaxModelLen(1 << 20);
   while (At(Get("/v1/models").body, "data.0.max_model_len") == "4096") {

@@ -1,0 +1,58 @@
+#include "services/gateway/http/http_rules.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "services/gateway/text/absl_strings.h"
+
+namespace quartet::gateway {
+
+using text::Av;
+
+namespace {
+
+bool PathFits(const std::string& pattern, std::string_view path) {
+  if (!pattern.ends_with('/')) return pattern == path;
+  return path.size() > pattern.size() && path.starts_with(pattern) &&
+         path.find('/', pattern.size()) == std::string_view::npos;
+}
+
+}  // namespace
+
+RouteMatch FindRoute(const std::vector<HttpRoute>& routes, std::string_view method,
+                     std::string_view path) {
+  RouteMatch match;
+  for (const HttpRoute& route : routes) {
+    if (!PathFits(route.path, path)) continue;
+    if (route.method == method || (method == "HEAD" && route.method == "GET")) {
+      match.route = &route;
+      return match;
+    }
+    match.allowed.push_back(route.method);
+    if (route.method == "GET") match.allowed.push_back("HEAD");
+  }
+  return match;
+}
+
+std::string BodyHeadersFault(std::string_view content_type, std::string_view content_encoding) {
+  if (!content_encoding.empty() && !absl::EqualsIgnoreCase(Av(content_encoding), "identity")) {
+    return "compressed request bodies are not supported; leave Content-Encoding out";
+  }
+  const absl::string_view type =
+      absl::StripTrailingAsciiWhitespace(Av(content_type.substr(0, content_type.find(';'))));
+  if (!type.empty() && !absl::EqualsIgnoreCase(type, "application/json")) {
+    return "the body must be JSON: send Content-Type: application/json";
+  }
+  return "";
+}
+
+std::string FitRequestId(std::string_view id) {
+  if (id.empty() || id.size() > 128) return "";
+  for (char c : id) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                       c == '.' || c == ':';
+    if (!plain) return "";
+  }
+  return std::string(id);
+}
+
+}  // namespace quartet::gateway
