@@ -1,8 +1,8 @@
 #ifndef QUARTET_SERVICES_COMMON_PROCESS_H_
 #define QUARTET_SERVICES_COMMON_PROCESS_H_
 
-#include <functional>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"

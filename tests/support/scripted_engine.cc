@@ -42,6 +42,9 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
   }
 
   void Listen(int port) {
+    // The lock makes the constructor's work known to gRPC's threads in a way that ThreadSanitizer
+    // sees.
+    std::lock_guard lock(mutex_);
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
                              &port_);
