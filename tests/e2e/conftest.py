@@ -32,7 +32,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def serve(model, tensor_parallel_size, *flags):
+def serve(model, tensor_parallel_size, *flags, exit_codes=(0, 130), start_timeout_s=START_TIMEOUT_S):
+    """A cluster that serves models/`model` (or the folder `model`) and must end with one of `exit_codes`."""
     command = [
         str(BIN / "quartet"), "serve", "--model", str(ROOT / "models" / model),
         "--tensor-parallel-size", str(tensor_parallel_size), "--device", "cpu",
@@ -51,12 +52,12 @@ def serve(model, tensor_parallel_size, *flags):
     reader.start()
     cluster = Cluster(process, lines)
     try:
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + start_timeout_s
         while cluster.http is None or cluster.grpc is None:
             try:
                 line = arrived.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                pytest.fail(f"not ready within {START_TIMEOUT_S} s: {' '.join(command)}\n{cluster.output()}")
+                pytest.fail(f"not ready within {start_timeout_s} s: {' '.join(command)}\n{cluster.output()}")
             if line is None:
                 pytest.fail(f"ended before it was ready: {' '.join(command)}\n{cluster.output()}")
             if match := re.search(r"\bHTTP\s+(http://\S+)", line):
@@ -74,7 +75,7 @@ def serve(model, tensor_parallel_size, *flags):
             process.wait()
             pytest.fail(f"did not stop within 30 s of Ctrl-C\n{cluster.output()}")
         reader.join(timeout=10)
-    assert code in (0, 130), f"ended with {code}\n{cluster.output()}"
+    assert code in exit_codes, f"ended with {code}\n{cluster.output()}"
 
 
 def golden_cases(file_name):
