@@ -36,6 +36,7 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       stopping_ = true;
     }
     changed_.notify_all();
+    if (!server_) return;
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
     for (std::thread& player : players_) player.join();
@@ -98,15 +99,21 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       if (ok && !seen_ && request_.has_submit()) {
         seen_ = engine_->Note(request_.submit());
         engine_->PlayInThread(this, seen_);
-      } else if (ok) {
+      } else if (ok && seen_) {
         engine_->Truncated(seen_, request_.truncate().n_tokens());
+      } else if (seen_) {
+        engine_->Cancelled(seen_);
+        return;
       } else {
-        Gone();
+        Finish({grpc::StatusCode::INVALID_ARGUMENT, "the first message must be submit"});
         return;
       }
       StartRead(&request_);
     }
-    void OnCancel() override { Gone(); }
+    // May overtake the first read; then the read after it reports the end.
+    void OnCancel() override {
+      if (seen_) engine_->Cancelled(seen_);
+    }
     void OnWriteDone(bool ok) override {
       std::lock_guard lock(mutex_);
       written_ = true;
@@ -124,19 +131,10 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     }
 
    private:
-    void Gone() {
-      if (seen_) {
-        engine_->Cancelled(seen_);
-      } else if (!refused_.exchange(true)) {
-        Finish({grpc::StatusCode::INVALID_ARGUMENT, "the first message must be submit"});
-      }
-    }
-
     Engine* const engine_;
     v1::EngineRequest request_;
     // Set by the first read; cancellation may come at any time.
     std::atomic<SeenSequence*> seen_{nullptr};
-    std::atomic<bool> refused_{false};
     std::mutex mutex_;
     std::condition_variable done_;
     bool written_ = false;

@@ -78,9 +78,12 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
 
  private:
   void Refuse(const std::string& message) {
+    const auto self = shared_from_this();  // the end may let go of this stream at once
+    // The end first: once the engine knows that the client is gone, it ends the call in its own
+    // way.
+    EndWith(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message), true);
     // What is already submitted ends with the call.
     Gone("");
-    EndWith(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message), true);
   }
 
   // Tells the engine once; a call that ended in order is not in its table any more. With a message,

@@ -108,7 +108,7 @@ class Call final : public Sequence,
     open_->Add(this);
     v1::EngineRequest first;
     ToProto(request, first.mutable_submit());
-    stub->async()->Generate(&context_, this);
+    stub->async()->Generate(context_.get(), this);
     AddHold();
     {
       std::lock_guard lock(mutex_);
@@ -121,7 +121,10 @@ class Call final : public Sequence,
   }
 
   void Cancel() override {
-    context_.TryCancel();
+    {
+      std::lock_guard lock(mutex_);
+      if (context_) context_->TryCancel();
+    }
     // A paused call has no read in flight that could report the end.
     SetPaused(false);
   }
@@ -198,6 +201,15 @@ class Call final : public Sequence,
       on_broken_();
     }
     TellEnd(end);
+    // The context refers to the channel, and a channel's last reference must not be dropped here:
+    // on one of gRPC's own threads it would wait for that very thread. The client keeps its
+    // reference until this call is removed.
+    std::unique_ptr<grpc::ClientContext> context;
+    {
+      std::lock_guard lock(mutex_);
+      context = std::move(context_);
+    }
+    context.reset();
     open_->Remove(this);
     self_.reset();  // may destroy this
   }
@@ -220,12 +232,12 @@ class Call final : public Sequence,
 
   OpenCalls* const open_;
   const std::function<void()> on_broken_;
-  grpc::ClientContext context_;
   std::shared_ptr<Call> self_;
   std::shared_ptr<SequenceObserver> observer_;
   v1::EngineEvent event_;
 
   std::mutex mutex_;
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   std::deque<v1::EngineRequest> writes_;
   bool writing_ = false;
   bool reading_ = false;
@@ -263,7 +275,7 @@ class GrpcEngineClient final : public EngineClient {
     poller_.join();
     open_.CancelAllAndWait();
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return metrics_call_ == nullptr; });
+    wake_.wait(lock, [this] { return !metrics_busy_; });
   }
 
   std::shared_ptr<Sequence> Submit(const SequenceRequest& request,
@@ -284,7 +296,8 @@ class GrpcEngineClient final : public EngineClient {
       std::lock_guard lock(mutex_);
       if (!stopping_ && absl::Now() - metrics_time_ > absl::Milliseconds(20)) {
         metrics_waiters_.push_back(std::move(done));
-        if (metrics_call_) return;  // the call that is under way answers everyone
+        if (metrics_busy_) return;  // the call that is under way answers everyone
+        metrics_busy_ = true;
         metrics_call_ = std::make_unique<MetricsCall>();
         call = metrics_call_.get();
         call->context.set_deadline(std::chrono::system_clock::now() +
@@ -312,21 +325,26 @@ class GrpcEngineClient final : public EngineClient {
   };
 
   void MetricsDone(const grpc::Status& status) {
-    std::vector<std::function<void(std::string)>> waiters;
-    std::unique_ptr<MetricsCall> call;
-    std::string text;
-    {
-      std::lock_guard lock(mutex_);
-      call = std::move(metrics_call_);
-      if (status.ok()) {
-        metrics_ = std::move(*call->response.mutable_text());
-        metrics_time_ = absl::Now();
-      }
-      if (absl::Now() - metrics_time_ <= absl::Seconds(1)) text = metrics_;
-      waiters.swap(metrics_waiters_);
-      wake_.notify_all();  // under the lock: the destructor may be waiting for this
+    std::unique_lock lock(mutex_);
+    if (status.ok()) {
+      metrics_ = std::move(*metrics_call_->response.mutable_text());
+      metrics_time_ = absl::Now();
     }
-    for (auto& waiter : waiters) waiter(text);
+    const std::string text = absl::Now() - metrics_time_ <= absl::Seconds(1) ? metrics_ : "";
+    // The context goes while the client still holds the channel, as in Call::OnDone.
+    std::unique_ptr<MetricsCall> call = std::move(metrics_call_);
+    lock.unlock();
+    call.reset();
+    lock.lock();
+    while (!metrics_waiters_.empty()) {
+      std::vector<std::function<void(std::string)>> waiters;
+      waiters.swap(metrics_waiters_);
+      lock.unlock();
+      for (auto& waiter : waiters) waiter(text);
+      lock.lock();
+    }
+    metrics_busy_ = false;
+    wake_.notify_all();  // under the lock: the destructor may be waiting for this
   }
 
   void PollNow() {
@@ -399,7 +417,8 @@ class GrpcEngineClient final : public EngineClient {
   grpc::ClientContext* poll_context_ = nullptr;
   std::string metrics_;
   absl::Time metrics_time_ = absl::InfinitePast();
-  std::unique_ptr<MetricsCall> metrics_call_;
+  bool metrics_busy_ = false;                  // from the start of a call to its last waiter
+  std::unique_ptr<MetricsCall> metrics_call_;  // until its answer has come
   std::vector<std::function<void(std::string)>> metrics_waiters_;
 };
 
