@@ -244,6 +244,10 @@ bool Child::Reap() {
   return true;
 }
 
+bool Child::KilledBySignal() const {
+  return WIFSIGNALED(wait_status_);
+}
+
 std::string Child::HowItEnded() const {
   if (WIFSIGNALED(wait_status_)) {
     const int number = WTERMSIG(wait_status_);

@@ -45,6 +45,8 @@ class Child {
   void Signal(int number) const;
   // Reaps the child if it has ended; true once, when it did so just now. Reads its last output.
   bool Reap();
+  // True if a signal ended it, also one that came from outside. Only after Reap() said true.
+  bool KilledBySignal() const;
   // "exited with code 1" or "was killed by signal 9 (Killed)". Only after Reap() said true.
   std::string HowItEnded() const;
   // The wait status's exit code; -1 when a signal ended it.

@@ -276,6 +276,11 @@ int Supervisor::FailWhileServing() {
   const Member* member = first_death_ != nullptr ? first_death_ : first_error_;
   const absl::Time exit_deadline = absl::Now() + kExitTime;
   while (member->child->running() && absl::Now() < exit_deadline) Pump(exit_deadline);
+  // Who was killed is the cause; who exits with a code may be its victim that was seen first.
+  for (const auto& other : members_) {
+    if (member->child->running() || member->child->KilledBySignal()) break;
+    if (!other->child->running() && other->child->KilledBySignal()) member = other.get();
+  }
 
   view_.Line("");
   err_ << "quartet: " << member->child->title() << " (process " << member->child->pid() << ") "
