@@ -13,6 +13,7 @@ namespace quartet {
 namespace {
 
 // A sleeper looks at the state of the group this often, whether or not somebody wakes it.
+constexpr int kReasonWaits = 1000;  // of 100 us each
 constexpr absl::Duration kNap = absl::Milliseconds(50);
 // Looks at a counter before going to sleep. With a core for every rank the peers are usually a few
 // microseconds away; with fewer cores, spinning only keeps a peer from running.
@@ -232,7 +233,16 @@ class SharedMemoryGroup final : public Collectives {
 
   absl::Status GroupStatus() const {
     const SegmentHeader& header = segment_.header();
-    switch (static_cast<GroupState>(header.state.load(std::memory_order_acquire))) {
+    const auto load = [&] {
+      return static_cast<GroupState>(header.state.load(std::memory_order_acquire));
+    };
+    GroupState state = load();
+    // The reason is a few bytes away; bounded, since its writer may be killed while it writes.
+    for (int i = 0; state == GroupState::kWriting && i < kReasonWaits; ++i) {
+      absl::SleepFor(absl::Microseconds(100));
+      state = load();
+    }
+    switch (state) {
       case GroupState::kGood:
         return absl::OkStatus();
       case GroupState::kWriting:
