@@ -1,0 +1,37 @@
+#ifndef QUARTET_KERNELS_CUDA_CUDA_BACKEND_H_
+#define QUARTET_KERNELS_CUDA_CUDA_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/device.h"
+#include "kernels/ops/backend.h"
+
+namespace quartet::cuda {
+
+struct Saturated {
+  uint64_t f16 = 0;
+  uint64_t e4m3 = 0;
+};
+
+// The ops on one GPU. All pointers that ops take are device memory, except spans. Ops only put work
+// on the device's stream. Before the ops of a step (and again whenever its segments change) comes
+// BeginStep with the very segments that the ops are then given.
+class CudaBackend : public ops::Backend {
+ public:
+  virtual absl::Status BeginStep(std::span<const ops::Segment> segments) = 0;
+  // Waits for the device.
+  virtual absl::StatusOr<Saturated> saturated() = 0;
+};
+
+// The device must outlive the backend, the backend its ops.
+absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
+                                                             const StepLimits& limits);
+
+}  // namespace quartet::cuda
+
+#endif  // QUARTET_KERNELS_CUDA_CUDA_BACKEND_H_

@@ -1,0 +1,327 @@
+#include "kernels/cuda/driver_device.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/driver_api.h"
+#include "kernels/cuda/images.h"
+
+namespace quartet::cuda {
+namespace {
+
+class DriverKernel final : public Kernel {
+ public:
+  DriverKernel(std::string name, CUfunction function, size_t param_bytes)
+      : name(std::move(name)), function(function), param_bytes_(param_bytes) {}
+  size_t param_bytes() const override { return param_bytes_; }
+
+  const std::string name;
+  const CUfunction function;
+  size_t max_shared_bytes = 48 * 1024;
+
+ private:
+  const size_t param_bytes_;
+};
+
+class DriverGraph final : public Graph {
+ public:
+  DriverGraph(const DriverApi& api, CUgraphExec exec) : exec(exec), api_(api) {}
+  ~DriverGraph() override { api_.cuGraphExecDestroy(exec); }
+
+  const CUgraphExec exec;
+
+ private:
+  const DriverApi& api_;
+};
+
+class DriverDevice final : public Device {
+ public:
+  explicit DriverDevice(const DriverApi& api) : api_(api) {}
+
+  ~DriverDevice() override {
+    if (stream_ != nullptr) {
+      api_.cuStreamSynchronize(stream_);
+      api_.cuStreamDestroy(stream_);
+    }
+    for (void* pinned : pinned_) api_.cuMemFreeHost(pinned);
+    for (CUmodule module : modules_) api_.cuModuleUnload(module);
+    if (context_ != nullptr) api_.cuDevicePrimaryCtxRelease(device_);
+  }
+
+  absl::Status Open(const DriverOptions& options) {
+    const auto check = [&](CUresult result, const char* what) { return api_.Check(result, what); };
+    if (absl::Status s = check(api_.cuDeviceGet(&device_, options.ordinal), "opening the GPU");
+        !s.ok()) {
+      return s;
+    }
+    if (absl::Status s =
+            check(api_.cuDevicePrimaryCtxRetain(&context_, device_), "making a CUDA context");
+        !s.ok()) {
+      return s;
+    }
+    if (absl::Status s = check(api_.cuCtxSetCurrent(context_), "using the CUDA context"); !s.ok()) {
+      return s;
+    }
+    ReadInfo();
+    if (absl::Status s =
+            check(api_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "making a CUDA stream");
+        !s.ok()) {
+      return s;
+    }
+    return LoadImages(options.image);
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view what) override {
+    CUdeviceptr data = 0;
+    const absl::Status status =
+        api_.Check(api_.cuMemAlloc(&data, std::max<size_t>(bytes, 1)), what);
+    if (!status.ok()) {
+      size_t free = 0;
+      size_t total = 0;
+      api_.cuMemGetInfo(&free, &total);
+      return absl::Status(
+          status.code(),
+          absl::StrFormat("%s: %.1f MiB of device memory wanted, %.1f of %.1f MiB are free (%s)",
+                          std::string(what), Mib(bytes), Mib(free), Mib(total),
+                          std::string(status.message())));
+    }
+    return Buffer(this, reinterpret_cast<void*>(data), bytes);
+  }
+
+  absl::StatusOr<const Kernel*> Find(const char* name, size_t max_shared_bytes) override {
+    auto& entry = kernels_[name];
+    if (entry == nullptr) {
+      CUfunction function = nullptr;
+      for (CUmodule module : modules_) {
+        if (api_.cuModuleGetFunction(&function, module, name) == CUDA_SUCCESS) break;
+        function = nullptr;
+      }
+      if (function == nullptr) {
+        kernels_.erase(name);
+        return absl::NotFoundError(
+            absl::StrCat("the ", info_.image, " image has no kernel ", name));
+      }
+      size_t offset = 0;
+      size_t bytes = 0;
+      if (absl::Status s = api_.Check(api_.cuFuncGetParamInfo(function, 0, &offset, &bytes), name);
+          !s.ok()) {
+        return s;
+      }
+      entry = std::make_unique<DriverKernel>(name, function, bytes);
+    }
+    if (max_shared_bytes > entry->max_shared_bytes) {
+      if (max_shared_bytes > info_.shared_bytes_per_block) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("kernel ", name, " wants ", max_shared_bytes,
+                         " bytes of shared memory, a block of this GPU has at most ",
+                         info_.shared_bytes_per_block));
+      }
+      if (absl::Status s =
+              api_.Check(api_.cuFuncSetAttribute(entry->function,
+                                                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                 static_cast<int>(max_shared_bytes)),
+                         name);
+          !s.ok()) {
+        return s;
+      }
+      entry->max_shared_bytes = max_shared_bytes;
+    }
+    return entry.get();
+  }
+
+  void Copy(void* to, const void* from, size_t bytes) override {
+    Keep(api_.cuMemcpyDtoDAsync(At(to), At(from), bytes, stream_), "copying on the device");
+  }
+  void Fill(void* to, uint8_t value, size_t bytes) override {
+    Keep(api_.cuMemsetD8Async(At(to), value, bytes, stream_), "filling device memory");
+  }
+
+  absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
+    Keep(api_.cuMemcpyHtoDAsync(At(to), from, bytes, stream_), "copying to the device");
+    return Synchronize();
+  }
+  absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
+    Keep(api_.cuMemcpyDtoHAsync(to, At(from), bytes, stream_), "copying from the device");
+    return Synchronize();
+  }
+
+  absl::StatusOr<void*> AllocatePinned(size_t bytes, std::string_view what) override {
+    void* data = nullptr;
+    if (absl::Status s = api_.Check(api_.cuMemAllocHost(&data, bytes), what); !s.ok()) return s;
+    pinned_.push_back(data);
+    return data;
+  }
+  void CopyInAsync(void* to, const void* pinned, size_t bytes) override {
+    Keep(api_.cuMemcpyHtoDAsync(At(to), pinned, bytes, stream_), "copying to the device");
+  }
+
+  absl::Status Synchronize() override {
+    Keep(api_.cuStreamSynchronize(stream_), "running on the device");
+    return status_;
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
+    Keep(api_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+         "beginning a graph");
+    if (!status_.ok()) return status_;
+    work();
+    CUgraph graph = nullptr;
+    Keep(api_.cuStreamEndCapture(stream_, &graph), "ending a graph");
+    if (!status_.ok()) return status_;
+    CUgraphExec exec = nullptr;
+    Keep(api_.cuGraphInstantiateWithFlags(&exec, graph, 0), "making a graph");
+    api_.cuGraphDestroy(graph);
+    if (!status_.ok()) return status_;
+    return std::make_unique<DriverGraph>(api_, exec);
+  }
+  void Replay(const Graph& graph) override {
+    Keep(api_.cuGraphLaunch(static_cast<const DriverGraph&>(graph).exec, stream_),
+         "launching a graph");
+  }
+
+  absl::StatusOr<double> Milliseconds(absl::FunctionRef<void()> work) override {
+    CUevent begin = nullptr;
+    CUevent end = nullptr;
+    Keep(api_.cuEventCreate(&begin, CU_EVENT_DEFAULT), "making an event");
+    Keep(api_.cuEventCreate(&end, CU_EVENT_DEFAULT), "making an event");
+    Keep(api_.cuEventRecord(begin, stream_), "recording an event");
+    work();
+    Keep(api_.cuEventRecord(end, stream_), "recording an event");
+    const absl::Status status = Synchronize();
+    float milliseconds = 0;
+    if (status.ok()) api_.cuEventElapsedTime(&milliseconds, begin, end);
+    api_.cuEventDestroy(begin);
+    api_.cuEventDestroy(end);
+    if (!status.ok()) return status;
+    return milliseconds;
+  }
+
+ private:
+  static double Mib(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+  static CUdeviceptr At(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+  void Keep(CUresult result, std::string_view what) {
+    if (result != CUDA_SUCCESS && status_.ok()) status_ = api_.Check(result, what);
+  }
+
+  int Attribute(CUdevice_attribute attribute) const {
+    int value = 0;
+    api_.cuDeviceGetAttribute(&value, attribute, device_);
+    return value;
+  }
+
+  void ReadInfo() {
+    char name[256] = {};
+    api_.cuDeviceGetName(name, sizeof(name) - 1, device_);
+    info_.name = name;
+    CUuuid uuid = {};
+    api_.cuDeviceGetUuid(&uuid, device_);
+    info_.uuid = "GPU-";
+    for (const char byte : uuid.bytes) {
+      absl::StrAppend(&info_.uuid, absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
+    }
+    info_.multiprocessors = Attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    info_.shared_bytes_per_block = Attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    info_.l2_bytes = Attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    api_.cuDeviceTotalMem(&info_.memory_bytes, device_);
+  }
+
+  absl::Status LoadImages(const std::string& image) {
+    const std::string card =
+        absl::StrCat("sm_", Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                     Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    if (image != "native" && image != "sm_70") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpu-image is ", image, ", expected native or sm_70"));
+    }
+    info_.image = image == "native" ? card : image;
+    const auto images = image == "native" ? NativeImages() : Sm70Images();
+    if (images.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this program was built without kernels for ", info_.image));
+    }
+    for (const KernelImage& entry : images) {
+      // Messages of the compiler inside the driver, where it has to compile.
+      std::array<char, 2048> log{};
+      CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+      void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
+      CUmodule module = nullptr;
+      const CUresult result = api_.cuModuleLoadDataEx(&module, entry.data, 2, options, values);
+      if (result != CUDA_SUCCESS) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            api_.Check(result, absl::StrCat("loading the ", info_.image, " kernels of ",
+                                            entry.source, " on ", card))
+                .message(),
+            log[0] == '\0' ? "" : ": ", log.data()));
+      }
+      modules_.push_back(module);
+    }
+    return absl::OkStatus();
+  }
+
+  void Free(void* data) override { Keep(api_.cuMemFree(At(data)), "freeing device memory"); }
+
+  void LaunchBytes(const Kernel* kernel, const LaunchShape& shape, const void* params,
+                   size_t bytes) override {
+    const auto& entry = static_cast<const DriverKernel&>(*kernel);
+    if (bytes != entry.param_bytes() || shape.shared_bytes > entry.max_shared_bytes) {
+      Keep(CUDA_ERROR_INVALID_VALUE, entry.name);
+      return;
+    }
+    void* arguments[] = {const_cast<void*>(params)};
+    const CUresult result =
+        api_.cuLaunchKernel(entry.function, shape.grid_x, shape.grid_y, shape.grid_z, shape.threads,
+                            1, 1, shape.shared_bytes, stream_, arguments, nullptr);
+    if (result != CUDA_SUCCESS) {
+      Keep(result, absl::StrCat("launching ", entry.name, " on ", shape.grid_x, " x ", shape.grid_y,
+                                " x ", shape.grid_z, " blocks of ", shape.threads, " threads with ",
+                                shape.shared_bytes, " bytes of shared memory"));
+    }
+  }
+
+  const DriverApi& api_;
+  DeviceInfo info_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::vector<CUmodule> modules_;
+  std::vector<void*> pinned_;
+  std::map<std::string, std::unique_ptr<DriverKernel>, std::less<>> kernels_;
+  absl::Status status_;  // the first thing that went wrong
+};
+
+}  // namespace
+
+absl::StatusOr<int> CountDevices() {
+  absl::StatusOr<const DriverApi*> api = LoadDriverApi();
+  if (!api.ok()) return api.status();
+  int count = 0;
+  if (absl::Status s = (*api)->Check((*api)->cuDeviceGetCount(&count), "counting GPUs"); !s.ok()) {
+    return s;
+  }
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DriverOptions& options) {
+  absl::StatusOr<const DriverApi*> api = LoadDriverApi();
+  if (!api.ok()) return api.status();
+  absl::StatusOr<int> count = CountDevices();
+  if (!count.ok()) return count.status();
+  if (options.ordinal >= *count) {
+    return absl::UnavailableError(
+        absl::StrCat("GPU ", options.ordinal, " does not exist: there are ", *count));
+  }
+  auto device = std::make_unique<DriverDevice>(**api);
+  if (absl::Status s = device->Open(options); !s.ok()) return s;
+  return device;
+}
+
+}  // namespace quartet::cuda

@@ -1,0 +1,14 @@
+# Kernel sources: compiled by nvcc and clang for GPUs, by the host compiler for the emulator.
+set(QUARTET_CUDA_SOURCES
+  dsa.cu
+  embedding.cu
+  exl3.cu
+  kda.cu
+  linear.cu
+  mhc.cu
+  mlp.cu
+  moe.cu
+  mtp.cu
+  norm.cu
+  sampler.cu
+  self_test.cu)

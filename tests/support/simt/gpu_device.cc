@@ -1,0 +1,22 @@
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/driver_device.h"
+#include "tests/support/simt/simt_device.h"
+
+namespace quartet::testing {
+
+std::unique_ptr<cuda::Device> OpenTestDevice() {
+  cuda::DriverOptions options;
+  if (const char* image = std::getenv("QUARTET_GPU_IMAGE")) options.image = image;
+  absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::OpenDevice(options);
+  if (!device.ok()) throw std::runtime_error(std::string(device.status().message()));
+  return *std::move(device);
+}
+
+bool TestDeviceIsEmulated() {
+  return false;
+}
+
+}  // namespace quartet::testing

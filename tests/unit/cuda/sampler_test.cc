@@ -1,0 +1,1 @@
+#include "tests/unit/cuda/support.h"
