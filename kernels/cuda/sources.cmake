@@ -1,5 +1,6 @@
 # Kernel sources: compiled by nvcc and clang for GPUs, by the host compiler for the emulator.
 set(QUARTET_CUDA_SOURCES
+  ceilings.cu
   dsa.cu
   embedding.cu
   exl3.cu
