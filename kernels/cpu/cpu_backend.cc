@@ -1,9 +1,13 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <cstring>
+#include <vector>
+
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/dsa.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/kda.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/mhc.h"
@@ -18,6 +22,30 @@ class Backend final : public CpuBackend {
  public:
   explicit Backend(int threads) : pool_(threads), e4m3_(E4m3Table()) {
     context_ = {&pool_, &saturation_, &codebooks_, &e4m3_};
+  }
+
+  absl::StatusOr<ops::Memory> Allocate(size_t bytes, std::string_view what) override {
+    return AllocateHostMemory(bytes, what);
+  }
+  bool on_host() const override { return true; }
+  void Copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
+  absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ops::StepRows> BeginStep(std::span<const int32_t> ids,
+                                          std::span<const ops::Segment> segments) override {
+    positions_.resize(ids.size());
+    for (const ops::Segment& segment : segments) {
+      for (int i = 0; i < segment.rows; ++i) {
+        positions_[segment.row_begin + i] = segment.position + i;
+      }
+    }
+    return ops::StepRows{ids.data(), positions_.data()};
   }
 
   absl::StatusOr<std::unique_ptr<ops::Embedding>> PrepareEmbedding(
@@ -95,6 +123,7 @@ class Backend final : public CpuBackend {
   std::array<float, 256> e4m3_;
   Context context_;
   Sampler sampler_;
+  std::vector<int32_t> positions_;  // of the step's rows
 };
 
 }  // namespace

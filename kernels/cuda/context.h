@@ -29,14 +29,25 @@ class StepState {
   static absl::StatusOr<std::unique_ptr<StepState>> Create(Device& device,
                                                            const StepLimits& limits);
 
-  // What follows on the stream sees these segments. INVALID_ARGUMENT beyond the limits.
-  absl::Status Set(std::span<const ops::Segment> segments);
+  // What follows on the stream sees these tokens and segments; ids may be empty. INVALID_ARGUMENT
+  // beyond the limits.
+  absl::Status Set(std::span<const int32_t> ids, std::span<const ops::Segment> segments);
 
   const StepView& view() const { return view_; }
   const StepLimits& limits() const { return limits_; }
 
  private:
   explicit StepState(Device& device, const StepLimits& limits) : device_(device), limits_(limits) {}
+
+  // The host's image of what lies in memory_, in one piece.
+  struct Layout {
+    int32_t* ids;
+    int32_t* positions;
+    int32_t* row_segments;
+    StepSegment* segments;
+    int32_t* pages;
+  };
+  Layout Cut(std::byte* data) const;
 
   static constexpr int kRing = 4;
 

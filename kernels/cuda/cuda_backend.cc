@@ -86,8 +86,26 @@ class Backend final : public CudaBackend {
   // Drawing on the device is the executor's business.
   const ops::Sampler& sampler() const override { return sampler_; }
 
-  absl::Status BeginStep(std::span<const ops::Segment> segments) override {
-    return step_->Set(segments);
+  absl::StatusOr<ops::Memory> Allocate(size_t bytes, std::string_view what) override {
+    absl::StatusOr<Buffer> buffer = device_.Allocate(ops::AlignUp(bytes), what);
+    if (!buffer.ok()) return buffer.status();
+    auto owner = std::make_shared<Buffer>(*std::move(buffer));
+    device_.Fill(owner->data(), 0, owner->bytes());
+    return ops::Memory(owner->as<std::byte>(), owner->bytes(), owner);
+  }
+  bool on_host() const override { return false; }
+  void Copy(void* to, const void* from, size_t bytes) override { device_.Copy(to, from, bytes); }
+  absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
+    return device_.CopyIn(to, from, bytes);
+  }
+  absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
+    return device_.CopyOut(to, from, bytes);
+  }
+
+  absl::StatusOr<ops::StepRows> BeginStep(std::span<const int32_t> ids,
+                                          std::span<const ops::Segment> segments) override {
+    if (absl::Status s = step_->Set(ids, segments); !s.ok()) return s;
+    return ops::StepRows{step_->view().ids, step_->view().positions};
   }
 
   absl::StatusOr<Saturated> saturated() override {

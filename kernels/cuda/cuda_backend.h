@@ -19,11 +19,9 @@ struct Saturated {
 };
 
 // The ops on one GPU. All pointers that ops take are device memory, except spans. Ops only put work
-// on the device's stream. Before the ops of a step (and again whenever its segments change) comes
-// BeginStep with the very segments that the ops are then given.
+// on the device's stream.
 class CudaBackend : public ops::Backend {
  public:
-  virtual absl::Status BeginStep(std::span<const ops::Segment> segments) = 0;
   // Waits for the device.
   virtual absl::StatusOr<Saturated> saturated() = 0;
 };

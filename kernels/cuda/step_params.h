@@ -19,6 +19,8 @@ struct StepSegment {
 };
 
 struct StepView {
+  const int32_t* ids;           // [rows]: tokens
+  const int32_t* positions;     // [rows]: inside their sequences
   const int32_t* row_segments;  // [rows]: which segment a row belongs to
   const StepSegment* segments;  // [segments]
   const int32_t* pages;         // all page tables, one after the other

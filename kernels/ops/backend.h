@@ -2,12 +2,17 @@
 #define QUARTET_KERNELS_OPS_BACKEND_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops/dsa.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kda.h"
+#include "kernels/ops/memory.h"
 #include "kernels/ops/mhc.h"
 #include "kernels/ops/mlp.h"
 #include "kernels/ops/mtp.h"
@@ -16,12 +21,37 @@
 
 namespace quartet::ops {
 
+// What a step's rows are, where the ops of the step read it. Valid until the next BeginStep.
+struct StepRows {
+  const int32_t* ids = nullptr;        // [rows], tokens
+  const int32_t* positions = nullptr;  // [rows], inside their sequences
+};
+
 // A device's implementation of the op contracts. Prepare* reads the weights once and owns the
 // packed form; it may allocate and fail. The ops themselves neither allocate nor block the host,
 // and each is used by one thread at a time; the backend must outlive them.
+//
+// All pointers that ops take point into memory of this backend's Allocate. On a GPU everything
+// happens on one stream in the order of the calls, and a fault shows at the next CopyOut.
 class Backend {
  public:
   virtual ~Backend() = default;
+
+  // RESOURCE_EXHAUSTED names `what`.
+  virtual absl::StatusOr<Memory> Allocate(size_t bytes, std::string_view what) = 0;
+  // Whether the host can use that memory as its own.
+  virtual bool on_host() const = 0;
+  // Inside the backend's memory, in the order of the ops.
+  virtual void Copy(void* to, const void* from, size_t bytes) = 0;
+  // From and to the host's memory; they return when `from` may change and `to` is complete.
+  virtual absl::Status CopyIn(void* to, const void* from, size_t bytes) = 0;
+  virtual absl::Status CopyOut(void* to, const void* from, size_t bytes) = 0;
+
+  // Comes before the ops of a step, and again whenever rows or segments change: the ops after it
+  // are called with these segments. ids[r] is the token of row r. Both spans must stay until the
+  // next BeginStep.
+  virtual absl::StatusOr<StepRows> BeginStep(std::span<const int32_t> ids,
+                                             std::span<const Segment> segments) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Embedding>> PrepareEmbedding(
       const EmbeddingWeights& weights) = 0;

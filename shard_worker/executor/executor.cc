@@ -216,6 +216,7 @@ absl::Status Executor::Draw(std::vector<Live>& live) {
 absl::Status Executor::Draft(std::vector<Live>& live) {
   // The draft layer's rows: those of the sequences that want it, without gaps.
   Activations& a = model_.activations();
+  ops::Backend& backend = model_.backend();
   const int64_t width = model_.config().hidden;
   std::vector<Live*> drafting;
   std::vector<ops::Segment> segments;
@@ -226,8 +227,8 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
     if (!row.draft() || !entry.checked.sequence->failure.ok()) continue;
     ops::Segment segment = segments_[i];
     segment.row_begin = static_cast<int>(next.size());
-    std::copy_n(a.h + entry.row_begin * width, entry.rows * width,
-                a.mtp_h + segment.row_begin * width);
+    backend.Copy(a.mtp_h + segment.row_begin * width, a.h + entry.row_begin * width,
+                 entry.rows * width * sizeof(float));
     next.insert(next.end(), ids_.begin() + entry.row_begin + 1,
                 ids_.begin() + entry.row_begin + entry.rows);
     next.push_back(row.sample() ? entry.drawn : row.mtp_next());
@@ -278,7 +279,8 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
       }
       ops::Segment segment = chain_segments[i];
       segment.row_begin = static_cast<int>(next.size());
-      std::copy_n(a.mtp_o + last_rows[i] * width, width, a.mtp_h + segment.row_begin * width);
+      backend.Copy(a.mtp_h + segment.row_begin * width, a.mtp_o + last_rows[i] * width,
+                   width * sizeof(float));
       next.push_back(drafts[i]);
       segments.push_back(segment);
       drafting.push_back(chain[i]);
@@ -301,17 +303,24 @@ v1::DumpReply Executor::Dump(const v1::Dump& request) {
   const auto store = [&](int layer, const char* part, const AgreementHash& hash) {
     (*reply.mutable_state_hashes())[absl::StrCat("layer", layer, ".", part)] = hash.value();
   };
+  std::vector<std::byte> bytes;
+  const auto add = [&](AgreementHash& hash, const void* data, size_t size) {
+    bytes.resize(size);
+    // What cannot be read hashes as zeros; the next step reports the fault itself.
+    if (!model_.backend().CopyOut(bytes.data(), data, size).ok()) bytes.assign(size, std::byte{0});
+    hash.AddBytes(bytes.data(), size);
+  };
   const int layers = static_cast<int>(config.layers + config.mtp_layers);
   for (int layer = 0; layer < layers; ++layer) {
     if (layer < config.layers && config.attention[layer] == AttentionKind::kKda) {
       const ops::KdaState state = pools_.kda_state(layer);
       AgreementHash recurrent;
-      recurrent.AddBytes(state.recurrent + sequence->slot * state.recurrent_slot_stride,
-                         pools_.recurrent_floats() * sizeof(float));
+      add(recurrent, state.recurrent + sequence->slot * state.recurrent_slot_stride,
+          pools_.recurrent_floats() * sizeof(float));
       store(layer, "recurrent", recurrent);
       AgreementHash conv;
-      conv.AddBytes(state.conv + sequence->slot * state.conv_slot_stride,
-                    pools_.conv_floats() * sizeof(float));
+      add(conv, state.conv + sequence->slot * state.conv_slot_stride,
+          pools_.conv_floats() * sizeof(float));
       store(layer, "conv", conv);
       continue;
     }
@@ -319,11 +328,10 @@ v1::DumpReply Executor::Dump(const v1::Dump& request) {
     const ops::KvLayer kv = pools_.kv(layer);
     const int64_t row_bytes = pools_.latent_row_bytes();
     AgreementHash latent;
-    for (int64_t p = 0; p < sequence->absorbed; ++p) {
+    for (int64_t p = 0; p < sequence->absorbed; p += kTokensPerPage) {
       const int64_t page = sequence->pages[p / kTokensPerPage];
-      latent.AddBytes(
-          kv.data + page * kv.page_stride + kv.latent_offset + p % kTokensPerPage * row_bytes,
-          row_bytes);
+      add(latent, kv.data + page * kv.page_stride + kv.latent_offset,
+          std::min(kTokensPerPage, sequence->absorbed - p) * row_bytes);
     }
     store(layer, "latent", latent);
   }

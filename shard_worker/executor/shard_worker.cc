@@ -303,7 +303,7 @@ class ShardWorker::Impl {
     pool_options.pages = static_cast<int>(welcome.pools().pages());
     pool_options.draft_tokens = kMaxDraftTokens;
     pool_options.kv_dtype = options_.kv_dtype;
-    QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options));
+    QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options, *backend_));
     worker_metrics_.SetPoolSizes(pool_options.slots, pool_options.pages);
 
     absl::Time last_report = absl::InfinitePast();
@@ -400,12 +400,13 @@ class ShardWorker::Impl {
     StepLimits limits;
     limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());
     limits.max_context = static_cast<int>(welcome.max_model_len()) + kMaxDraftTokens;
-    QUARTET_ASSIGN(model_, Model::Create(config_, std::move(ops_), *pools_, *collectives_, limits));
+    QUARTET_ASSIGN(
+        model_, Model::Create(config_, std::move(ops_), *backend_, *pools_, *collectives_, limits));
     LogInfo(
         absl::StrFormat("memory: %.1f MiB of slots, %.1f MiB of pages, %.1f MiB of step buffers",
                         Mib(pools_->slot_bytes() * pools_->options().slots),
                         Mib(pools_->page_bytes() * pools_->options().pages),
-                        Mib(static_cast<int64_t>(model_->activations().arena.bytes()))));
+                        Mib(static_cast<int64_t>(model_->activations().memory.bytes()))));
     Executor executor({.epoch = welcome.epoch(),
                        .rank = static_cast<int>(welcome.rank()),
                        .max_model_len = welcome.max_model_len()},

@@ -18,7 +18,7 @@ int64_t LatentBytes(KvDtype dtype) {
   return 4;
 }
 
-constexpr int64_t kFloatAlignment = kArenaAlignment / sizeof(float);
+constexpr int64_t kFloatAlignment = ops::kMemoryAlignment / sizeof(float);
 
 int64_t AlignFloats(int64_t floats) {
   return (floats + kFloatAlignment - 1) / kFloatAlignment * kFloatAlignment;
@@ -39,7 +39,8 @@ ops::KvDType ToOps(KvDtype dtype) {
 }
 
 absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, int tp,
-                                                     const PoolOptions& options) {
+                                                     const PoolOptions& options,
+                                                     ops::Backend& backend) {
   if (options.slots < 1 || options.pages < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the pools need at least one slot and one page, given were %d and %d",
@@ -68,18 +69,18 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
       place.ring = pools->slot_floats_;
       pools->slot_floats_ = AlignFloats(place.ring + ring_floats);
       place.latent = pools->page_bytes_;
-      place.pool_keys = place.latent + static_cast<int64_t>(AlignUp(latent_bytes));
-      pools->page_bytes_ = place.pool_keys + static_cast<int64_t>(AlignUp(pool_key_bytes));
+      place.pool_keys = place.latent + static_cast<int64_t>(ops::AlignUp(latent_bytes));
+      pools->page_bytes_ = place.pool_keys + static_cast<int64_t>(ops::AlignUp(pool_key_bytes));
     }
     pools->places_.push_back(place);
   }
 
-  auto slots = Arena::Allocate(static_cast<size_t>(pools->slot_bytes()) * options.slots,
-                               "live states of sequences");
+  auto slots = backend.Allocate(static_cast<size_t>(pools->slot_bytes()) * options.slots,
+                                "live states of sequences");
   if (!slots.ok()) return slots.status();
   pools->slots_ = *std::move(slots);
-  auto pages = Arena::Allocate(static_cast<size_t>(pools->page_bytes_) * options.pages,
-                               "pages of the attention cache");
+  auto pages = backend.Allocate(static_cast<size_t>(pools->page_bytes_) * options.pages,
+                                "pages of the attention cache");
   if (!pages.ok()) return pages.status();
   pools->pages_ = *std::move(pages);
   return pools;

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/ops/backend.h"
 #include "kernels/ops/dsa.h"
 #include "kernels/ops/kda.h"
 #include "shard_worker/checkpoint/memory_plan.h"
 #include "shard_worker/checkpoint/model_config.h"
-#include "shard_worker/memory/arena.h"
 
 namespace quartet {
 
@@ -21,7 +21,7 @@ struct PoolOptions {
   KvDtype kv_dtype = KvDtype::kFp16;
 };
 
-// Everything that a worker remembers between steps, in two arenas that are taken at start:
+// Everything that a worker remembers between steps, in two blocks that are taken at start:
 //   slots [slots]: one live sequence each. Per KDA layer the recurrent matrices [n, d, d] and the
 //          last inputs of the convolutions [kernel - 1, 3, n d]; per DSA layer and for the MTP
 //          layer the raw indexer rows of the open pool [ring, 2, index_dim]. All FP32, n = heads /
@@ -35,7 +35,8 @@ struct PoolOptions {
 class Pools {
  public:
   static absl::StatusOr<std::unique_ptr<Pools>> Create(const ModelConfig& config, int tp,
-                                                       const PoolOptions& options);
+                                                       const PoolOptions& options,
+                                                       ops::Backend& backend);
 
   ops::KdaState kda_state(int layer) const;  // of a KDA layer
   ops::OpenPool open_pool(int layer) const;  // of a DSA or the MTP layer
@@ -69,8 +70,8 @@ class Pools {
   int64_t conv_floats_ = 0;
   int64_t latent_row_bytes_ = 0;
   int ring_rows_ = 0;
-  Arena slots_;
-  Arena pages_;
+  ops::Memory slots_;
+  ops::Memory pages_;
 };
 
 ops::KvDType ToOps(KvDtype dtype);

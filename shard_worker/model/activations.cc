@@ -37,12 +37,11 @@ size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits) {
 }
 
 void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLimits& limits,
-         ArenaCutter& cutter, Activations& a) {
+         ops::MemoryCutter& cutter, Activations& a) {
   const size_t rows = limits.max_rows;
   const size_t hidden = config.hidden;
   const size_t mult = config.hc_mult;
   const size_t vocab = config.vocab_size;
-  a.ids = cutter.Take<int32_t>(rows);
   a.embedding = cutter.Take<float>(rows * hidden);
   a.streams = cutter.Take<float>(rows * mult * hidden);
   a.mix.post = cutter.Take<float>(rows * mult);
@@ -73,7 +72,7 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
   a.router_weights = cutter.Take<float>(rows * config.experts_per_token);
   a.router_logits = cutter.Take<float>(rows * config.experts);
 
-  a.mtp_positions = cutter.Take<int32_t>(rows);
+  a.mtp_tails = cutter.Take<int32_t>(rows);
   a.mtp_h = cutter.Take<float>(rows * hidden);
   a.mtp_x = cutter.Take<float>(rows * hidden);
   a.mtp_o = cutter.Take<float>(rows * hidden);
@@ -81,7 +80,6 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
   a.head_in = cutter.Take<float>(kHeadRows * hidden);
   a.logits_local = cutter.Take<float>(kHeadRows * vocab / tp);
   a.logits_ranks = cutter.Take<float>(tp == 1 ? 0 : kHeadRows * vocab);
-  a.logits_row = cutter.Take<float>(tp == 1 ? 0 : vocab);
   a.workspace.data = cutter.Take<std::byte>(workspace_bytes);
   a.workspace.bytes = workspace_bytes;
 }
@@ -89,13 +87,13 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
 }  // namespace
 
 absl::StatusOr<Activations> MakeActivations(const ModelConfig& config, int tp, const ModelOps& ops,
-                                            const StepLimits& limits) {
+                                            const StepLimits& limits, ops::Backend& backend) {
   const size_t workspace_bytes = WorkspaceBytes(ops, limits);
   Activations activations;
-  ArenaCutter measure;
+  ops::MemoryCutter measure;
   Cut(config, tp, workspace_bytes, limits, measure, activations);
-  QUARTET_ASSIGN(activations.arena, Arena::Allocate(measure.used(), "buffers of a step"));
-  ArenaCutter cutter(&activations.arena);
+  QUARTET_ASSIGN(activations.memory, backend.Allocate(measure.used(), "buffers of a step"));
+  ops::MemoryCutter cutter(activations.memory.data());
   Cut(config, tp, workspace_bytes, limits, cutter, activations);
   return activations;
 }

@@ -16,7 +16,6 @@
 #include "shard_worker/checkpoint/model_config.h"
 #include "shard_worker/checkpoint/weights.h"
 #include "shard_worker/collectives/collectives.h"
-#include "shard_worker/memory/arena.h"
 #include "shard_worker/memory/pools.h"
 
 // The whole model: its configuration is ModelConfig (shard_worker/checkpoint/model_config.h), its
@@ -90,9 +89,8 @@ struct StepLimits {
 // Rows that go through the head at once.
 inline constexpr int kHeadRows = 16;
 
-// What a step holds, one arena, cut at start for max_rows rows.
+// What a step holds: one block of the backend's memory, cut at start for max_rows rows.
 struct Activations {
-  int32_t* ids = nullptr;      // [R]
   float* embedding = nullptr;  // [R, H]
   float* streams = nullptr;    // [R, M, H]
   ops::MhcMix mix;             // [R, M], [R, M, M]
@@ -106,21 +104,20 @@ struct Activations {
   int32_t* router_experts = nullptr;  // [R, top_k], traced only
   float* router_weights = nullptr;    // [R, top_k], traced only
   float* router_logits = nullptr;     // [R, experts], traced only
-  int32_t* mtp_positions = nullptr;   // [R]
+  int32_t* mtp_tails = nullptr;       // [R], where the tail of a reused list ends
   float* mtp_h = nullptr;             // [R, H], hidden rows that enter the draft layer
   float* mtp_x = nullptr;             // [R, H], its residual
   float* mtp_o = nullptr;             // [R, H], what it yields, after its head norm
   float* head_in = nullptr;           // [kHeadRows, H]
   float* logits_local = nullptr;      // [kHeadRows, V / tp]
   float* logits_ranks = nullptr;      // [tp, kHeadRows, V / tp]
-  float* logits_row = nullptr;        // [V]
   ops::Workspace workspace;           // of the hungriest op
 
-  Arena arena;  // behind all of the above
+  ops::Memory memory;  // behind all of the above
 };
 
 absl::StatusOr<Activations> MakeActivations(const ModelConfig& config, int tp, const ModelOps& ops,
-                                            const StepLimits& limits);
+                                            const StepLimits& limits, ops::Backend& backend);
 
 // Where a traced value stands. Rows are the step's rows.
 enum class TracePoint {
@@ -152,7 +149,8 @@ class Model {
  public:
   // Keeps references to everything but `ops`; `trace` may be null.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, ModelOps ops,
-                                                       const Pools& pools, Collectives& collectives,
+                                                       ops::Backend& backend, const Pools& pools,
+                                                       Collectives& collectives,
                                                        const StepLimits& limits);
 
   // Runs the trunk over rows that the segments cut up; ids[r] is row r's token. Advances the live
@@ -169,38 +167,52 @@ class Model {
   absl::Status Draft(std::span<const int32_t> next_ids, std::span<const ops::Segment> segments,
                      DraftSelection selection = DraftSelection::kRecompute);
 
-  // Logits of some rows of hidden [.., H], whole vocabulary on every rank. `visit` is called once
-  // for each entry of `rows`, in order: (index into rows, logits [V]).
+  // Logits of some rows of hidden [.., H], whole vocabulary on every rank, in host memory. `visit`
+  // is called once for each entry of `rows`, in order: (index into rows, logits [V]).
   absl::Status Logits(const float* hidden, std::span<const int> rows,
                       absl::FunctionRef<void(int, std::span<const float>)> visit);
 
   Activations& activations() { return activations_; }
+  ops::Backend& backend() { return backend_; }
   const ModelConfig& config() const { return config_; }
   const StepLimits& limits() const { return limits_; }
   bool has_mtp() const { return ops_.mtp.has_value(); }
   void set_trace(Trace* trace) { trace_ = trace; }
 
  private:
-  Model(const ModelConfig& config, ModelOps ops, const Pools& pools, Collectives& collectives,
-        const StepLimits& limits);
+  Model(const ModelConfig& config, ModelOps ops, ops::Backend& backend, const Pools& pools,
+        Collectives& collectives, const StepLimits& limits);
 
-  absl::Status Embed(std::span<const int32_t> ids);
+  absl::Status Embed(const int32_t* ids, int rows);
+  void GatherRows(const float* hidden, std::span<const int> rows, float* out);
   absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows);
-  void Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment> segments, int rows,
-           DraftSelection selection);
+  absl::Status Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment> segments,
+                   int rows, DraftSelection selection);
+  absl::Status KeepLast(int rows, const ops::Selection& picked);
+  absl::Status ReuseKept(int rows, ops::Selection& picked);
   absl::Status Feed(int layer, const LayerOps& ops, int rows);
   void RunMoe(int layer, const ops::Moe& moe, int rows);
   absl::Status ReduceY(int rows);
 
+  // Hand copies to the trace, if there is one.
+  void TraceValues(int layer, TracePoint point, const float* data, int rows, int64_t width);
+  void TraceSelected(int layer, const ops::Selection& selection, int rows);
+  void TraceRouted(int layer, const ops::RouterTrace& router, int rows);
+
   const ModelConfig& config_;
   ModelOps ops_;
+  ops::Backend& backend_;
   const Pools& pools_;
   Collectives& collectives_;
   const StepLimits limits_;
   Activations activations_;
   Trace* trace_ = nullptr;
 
-  // The list that kShared reuses: pools of one row, and the position whose tail goes with it.
+  std::vector<float> logits_host_;  // of kHeadRows rows; unused where the host sees the logits
+  std::vector<float> logits_row_;   // [V], one row put together from the ranks' slices
+
+  // The list that kShared reuses, on the host: pools of one row, and the position whose tail goes
+  // with it.
   std::vector<int32_t> kept_pools_;
   int32_t kept_count_ = 0;
   int32_t kept_position_ = 0;

@@ -33,9 +33,9 @@ ModelRank::ModelRank(const ModelRankOptions& options, std::unique_ptr<Collective
   const int tp = collectives->size();
   const ModelWeights weights =
       ValueOrDie(ResolveWeights(*checkpoint, config, tp, collectives->rank()));
-  pools = ValueOrDie(Pools::Create(config, tp, options.pools));
+  pools = ValueOrDie(Pools::Create(config, tp, options.pools, *backend));
   model = ValueOrDie(Model::Create(config, ValueOrDie(LoadModelOps(config, weights, *backend, {})),
-                                   *pools, *collectives, options.limits));
+                                   *backend, *pools, *collectives, options.limits));
 }
 
 void RunRanks(const ModelRankOptions& options, int tp,

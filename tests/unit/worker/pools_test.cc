@@ -5,7 +5,8 @@
 #include <cstring>
 #include <set>
 
-#include "shard_worker/memory/arena.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/host_memory.h"
 
 namespace quartet {
 namespace {
@@ -14,39 +15,40 @@ ModelConfig Config(const std::string& dir) {
   return ReadModelConfig(QUARTET_SOURCE_DIR + dir).value();
 }
 
-TEST(ArenaTest, IsZeroAndAligned) {
-  const Arena arena = Arena::Allocate(1000, "test").value();
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % kArenaAlignment, 0u);
-  for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(arena.data()[i], std::byte{0});
+TEST(HostMemoryTest, IsZeroAndAligned) {
+  const ops::Memory memory = cpu::AllocateHostMemory(1000, "test").value();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % ops::kMemoryAlignment, 0u);
+  for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
 }
 
-TEST(ArenaTest, TooMuchIsAnErrorThatNamesTheUse) {
-  const absl::Status status = Arena::Allocate(size_t{1} << 62, "pages").status();
+TEST(HostMemoryTest, TooMuchIsAnErrorThatNamesTheUse) {
+  const absl::Status status = cpu::AllocateHostMemory(size_t{1} << 62, "pages").status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_NE(std::string(status.message()).find("pages"), std::string::npos);
 }
 
-TEST(ArenaTest, CutterMeasuresWhatItCuts) {
-  ArenaCutter measure;
+TEST(HostMemoryTest, CutterMeasuresWhatItCuts) {
+  ops::MemoryCutter measure;
   EXPECT_EQ(measure.Take<float>(3), nullptr);
   measure.Take<int32_t>(17);
-  const Arena arena = Arena::Allocate(measure.used(), "test").value();
-  ArenaCutter cutter(&arena);
+  const ops::Memory memory = cpu::AllocateHostMemory(measure.used(), "test").value();
+  ops::MemoryCutter cutter(memory.data());
   const auto* a = reinterpret_cast<std::byte*>(cutter.Take<float>(3));
   const auto* b = reinterpret_cast<std::byte*>(cutter.Take<int32_t>(17));
-  EXPECT_EQ(a, arena.data());
-  EXPECT_EQ(b, arena.data() + 64);
+  EXPECT_EQ(a, memory.data());
+  EXPECT_EQ(b, memory.data() + 64);
   EXPECT_EQ(cutter.used(), measure.used());
 }
 
 TEST(PoolsTest, SizesAreThoseOfTheMemoryPlan) {
+  const auto backend = cpu::MakeCpuBackend({});
   for (const std::string dir : {"/tests/data/model", "/models/quartet-demo-exl3"}) {
     const ModelConfig config = Config(dir);
     for (const int tp : {1, 2, 4}) {
       for (const KvDtype dtype : {KvDtype::kFp32, KvDtype::kFp16, KvDtype::kFp8E4m3}) {
         const auto pools =
             Pools::Create(config, tp,
-                          {.slots = 2, .pages = 3, .draft_tokens = 3, .kv_dtype = dtype})
+                          {.slots = 2, .pages = 3, .draft_tokens = 3, .kv_dtype = dtype}, *backend)
                 .value();
         EXPECT_EQ(pools->slot_bytes(), StateSlotBytes(config, tp, 3));
         EXPECT_EQ(pools->page_bytes(), PageBytes(config, dtype));
@@ -58,12 +60,14 @@ TEST(PoolsTest, SizesAreThoseOfTheMemoryPlan) {
 // Writes a different value into every part of every slot and page: no part may lie in another.
 TEST(PoolsTest, PartsDoNotOverlap) {
   const ModelConfig config = Config("/tests/data/model");
+  const auto backend = cpu::MakeCpuBackend({});
   constexpr int kSlots = 2;
   constexpr int kPages = 3;
   const auto pools =
       Pools::Create(
           config, 2,
-          {.slots = kSlots, .pages = kPages, .draft_tokens = 3, .kv_dtype = KvDtype::kFp32})
+          {.slots = kSlots, .pages = kPages, .draft_tokens = 3, .kv_dtype = KvDtype::kFp32},
+          *backend)
           .value();
   std::set<const void*> seen;
   size_t floats = 0;
@@ -100,8 +104,9 @@ TEST(PoolsTest, PartsDoNotOverlap) {
 
 TEST(PoolsTest, NeedAtLeastOneOfEach) {
   const ModelConfig config = Config("/tests/data/model");
-  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 0, .pages = 1}).ok());
-  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 1, .pages = 0}).ok());
+  const auto backend = cpu::MakeCpuBackend({});
+  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 0, .pages = 1}, *backend).ok());
+  EXPECT_FALSE(Pools::Create(config, 1, {.slots = 1, .pages = 0}, *backend).ok());
 }
 
 }  // namespace
