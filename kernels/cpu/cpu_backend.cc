@@ -111,7 +111,7 @@ class Backend final : public CpuBackend {
   }
   const ops::Sampler& sampler() const override { return sampler_; }
 
-  SaturationCounts saturation_counts() const override {
+  ops::SaturationCounts saturation_counts() override {
     return {saturation_.f16.load(std::memory_order_relaxed),
             saturation_.e4m3.load(std::memory_order_relaxed)};
   }

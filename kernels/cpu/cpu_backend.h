@@ -12,23 +12,13 @@ struct CpuOptions {
   int threads = 1;  // the calling thread included; below 1 means 1
 };
 
-// Values that were too large for their stored form since the backend was made.
-struct SaturationCounts {
-  uint64_t f16 = 0;
-  uint64_t e4m3 = 0;
-};
-
 // The ops on the CPU: every weight widened to FP32 by Prepare*, everything computed in FP32. A
 // row's result depends on nothing but the row (and the sequence's state): not on other rows, their
 // number, how a sequence was cut into segments, or threads, bit for bit.
 //
 // Prepare* is for one thread at a time. Ops may run on several threads at once, each with its own
 // workspace; the pool's helpers serve one of them, the others run alone. No op allocates.
-class CpuBackend : public ops::Backend {
- public:
-  // May be read by any thread at any time.
-  virtual SaturationCounts saturation_counts() const = 0;
-};
+class CpuBackend : public ops::Backend {};
 
 std::unique_ptr<CpuBackend> MakeCpuBackend(CpuOptions options);
 

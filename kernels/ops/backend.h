@@ -27,6 +27,12 @@ struct StepRows {
   const int32_t* positions = nullptr;  // [rows], inside their sequences
 };
 
+// Values that were too large for their stored form since the backend was made.
+struct SaturationCounts {
+  uint64_t f16 = 0;
+  uint64_t e4m3 = 0;
+};
+
 // A device's implementation of the op contracts. Prepare* reads the weights once and owns the
 // packed form; it may allocate and fail. The ops themselves neither allocate nor block the host,
 // and each is used by one thread at a time; the backend must outlive them.
@@ -81,6 +87,9 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<MtpEntry>> PrepareMtpEntry(
       const MtpEntryWeights& weights) = 0;
   virtual const Sampler& sampler() const = 0;
+
+  // May wait for the device.
+  virtual SaturationCounts saturation_counts() = 0;
 };
 
 }  // namespace quartet::ops

@@ -30,6 +30,7 @@ struct ServeFlags {
   std::string model;
   int tensor_parallel_size = 4;
   std::string device = "cpu";
+  std::optional<std::string> gpu_image;
   std::string listen_http = "127.0.0.1:8000";
   std::string listen_grpc = "127.0.0.1:0";
   std::string log_level = "info";
@@ -94,7 +95,9 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
     worker.log_file = log_file(absl::StrCat("shard-worker-", i));
     worker.argv = ProgramAndCommonFlags(programs, "quartet-shard-worker", flags);
     Extend(worker.argv,
-           {"--coordinator", rendezvous, "--model", flags.model, "--device", flags.device});
+           {"--coordinator", rendezvous, "--model", flags.model, "--device", flags.device, "--gpu",
+            absl::StrCat(i - 1)});
+    Append(worker.argv, "--gpu-image", flags.gpu_image);
     Append(worker.argv, "--threads", flags.threads);
     Append(worker.argv, "--kv-dtype", flags.kv_dtype);
     Append(worker.argv, "--memory-gib", flags.memory_gib);
@@ -195,7 +198,8 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--tensor-parallel-size", flags->tensor_parallel_size, "Number of shard workers: 1, 2 or 4")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  add("--device", flags->device, "What the workers compute on: cpu")->capture_default_str();
+  add("--device", flags->device, "What the workers compute on: cpu or cuda")->capture_default_str();
+  add("--gpu-image", flags->gpu_image, "Kernels on the GPU: native, or sm_70 for tests");
   add("--listen-http", flags->listen_http, "Address of the HTTP service")->capture_default_str();
   add("--listen-grpc", flags->listen_grpc, "Address of the gRPC service")->capture_default_str();
   add("--max-num-seqs", flags->max_num_seqs, "Sequences that run at once");

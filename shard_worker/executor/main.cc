@@ -26,7 +26,6 @@ int main(int argc, char** argv) {
   quartet::ShardWorkerOptions options;
   options.listen_admin = "127.0.0.1:0";
   std::string log_level = "info";
-  std::string device = "cpu";
   std::string kv_dtype = "fp16";
   bool die_with_parent = false;
   app.add_option("--coordinator", options.coordinator, "HOST:PORT or unix:/path")
@@ -35,9 +34,19 @@ int main(int argc, char** argv) {
   app.add_option("--model", options.model_dir, "folder of the checkpoint")
       ->envname("QUARTET_MODEL")
       ->required();
-  app.add_option("--device", device, "cpu")
+  app.add_option("--device", options.device.device, "cpu or cuda")
       ->envname("QUARTET_DEVICE")
-      ->check(CLI::IsMember({"cpu"}))
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--gpu", options.device.gpu,
+                 "number of this worker on its host, from 0: it takes that GPU, modulo their count")
+      ->envname("QUARTET_GPU")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
+  app.add_option("--gpu-image", options.device.gpu_image,
+                 "native, or sm_70 to run those kernels on any card (for tests)")
+      ->envname("QUARTET_GPU_IMAGE")
+      ->check(CLI::IsMember({"native", "sm_70"}))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "compute threads; 0 = max(1, cores / TP)")
       ->envname("QUARTET_THREADS")
@@ -47,7 +56,8 @@ int main(int argc, char** argv) {
       ->envname("QUARTET_KV_DTYPE")
       ->capture_default_str();
   app.add_option("--memory-gib", options.memory_gib,
-                 "memory of this rank; 0 = half of the RAM / TP")
+                 "memory of this rank; 0 = half of the RAM, or 92 % of the GPU, divided by those "
+                 "that share it")
       ->envname("QUARTET_MEMORY_GIB")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();

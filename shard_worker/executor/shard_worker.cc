@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "proto/quartet/v1/worker.pb.h"
 #include "services/common/admin_server.h"
 #include "services/common/log.h"
@@ -28,8 +27,8 @@
 #include "shard_worker/checkpoint/weights.h"
 #include "shard_worker/collectives/collectives.h"
 #include "shard_worker/executor/coordinator_link.h"
+#include "shard_worker/executor/device.h"
 #include "shard_worker/executor/executor.h"
-#include "shard_worker/executor/host_memory.h"
 #include "shard_worker/executor/worker_metrics.h"
 #include "shard_worker/memory/pools.h"
 #include "shard_worker/model/model.h"
@@ -38,7 +37,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kBuild[] = "quartet 0.1.0 cpu";
+constexpr char kBuild[] = "quartet 0.1.0";
 constexpr uint32_t kSchemaVersion = 1;
 constexpr int kTensorParallelSizes[] = {1, 2, 4, 8};
 constexpr uint32_t kMaxBatchedTokens = 65536;
@@ -47,6 +46,8 @@ constexpr absl::Duration kRendezvousPatience = absl::Minutes(10);
 constexpr absl::Duration kRendezvousPoll = absl::Milliseconds(50);
 constexpr absl::Duration kCloseGrace = absl::Seconds(1);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
+// Reading the counts may wait for the device.
+constexpr absl::Duration kSaturationInterval = absl::Seconds(1);
 
 std::string HostName() {
   char name[256] = {};
@@ -105,6 +106,8 @@ class ShardWorker::Impl {
 
  private:
   absl::Status RunSteps() {
+    QUARTET_ASSIGN(device_, OpenWorkerDevice(options_.device));
+    LogInfo(absl::StrCat("computes on ", device_->description()));
     if (absl::Status s = CheckCheckpoint(); !s.ok()) {
       bad_checkpoint_ = true;
       return s;
@@ -124,8 +127,6 @@ class ShardWorker::Impl {
     QUARTET_ASSIGN(config_, ReadModelConfig(options_.model_dir));
     QUARTET_ASSIGN(checkpoint_, Checkpoint::Open(options_.model_dir));
     QUARTET_ASSIGN(digest_, checkpoint_->Digest());
-    const double budget = options_.memory_gib > 0 ? options_.memory_gib * (1 << 30)
-                                                  : static_cast<double>(HostMemoryBytes()) / 2;
     absl::Status first_error;
     for (const int tp : kTensorParallelSizes) {
       absl::Status fits = CheckTensorParallel(config_, tp);
@@ -139,7 +140,9 @@ class ShardWorker::Impl {
       }
       v1::MemoryOffer& offer = offers_.emplace_back();
       offer.set_tensor_parallel_size(tp);
-      offer.set_budget_bytes(static_cast<uint64_t>(options_.memory_gib > 0 ? budget : budget / tp));
+      offer.set_budget_bytes(options_.memory_gib > 0
+                                 ? static_cast<uint64_t>(options_.memory_gib * (1 << 30))
+                                 : device_->memory_bytes() / device_->sharers(tp));
       offer.set_weight_bytes(WidenedWeightBytes(*weights));
       offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens));
       offer.set_page_bytes(PageBytes(config_, options_.kv_dtype));
@@ -200,7 +203,7 @@ class ShardWorker::Impl {
     v1::FromWorker message;
     v1::Hello& hello = *message.mutable_hello();
     const std::string host = HostName();
-    hello.set_device_uuid(absl::StrCat("cpu-", host, "-", getpid()));
+    hello.set_device_uuid(device_->uuid());
     hello.set_build(kBuild);
     hello.set_previous_rank(-1);
     hello.set_checkpoint_digest(digest_);
@@ -296,11 +299,17 @@ class ShardWorker::Impl {
     if (threads == 0) {
       threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / tp);
     }
-    backend_ = cpu::MakeCpuBackend({.threads = threads});
-
     PoolOptions pool_options;
     pool_options.slots = static_cast<int>(welcome.pools().slots());
     pool_options.pages = static_cast<int>(welcome.pools().pages());
+    BackendLimits limits;
+    limits.threads = threads;
+    limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());
+    limits.max_segments = pool_options.slots;
+    const int64_t context = static_cast<int64_t>(welcome.max_model_len()) + kMaxDraftTokens;
+    limits.max_pages =
+        static_cast<int>((context + kTokensPerPage - 1) / kTokensPerPage) * pool_options.slots;
+    QUARTET_ASSIGN(backend_, device_->MakeBackend(limits));
     pool_options.draft_tokens = kMaxDraftTokens;
     pool_options.kv_dtype = options_.kv_dtype;
     QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options, *backend_));
@@ -455,8 +464,12 @@ class ShardWorker::Impl {
   }
 
   void UpdateMetrics(const Executor& executor) {
-    const cpu::SaturationCounts saturated = backend_->saturation_counts();
-    worker_metrics_.Update(executor, saturated.f16, saturated.e4m3);
+    const absl::Time now = absl::Now();
+    if (now - saturation_read_ >= kSaturationInterval) {
+      saturation_read_ = now;
+      saturated_ = backend_->saturation_counts();
+    }
+    worker_metrics_.Update(executor, saturated_.f16, saturated_.e4m3);
   }
 
   absl::Status StreamEnded() const { return absl::UnavailableError(link_->end_reason()); }
@@ -495,7 +508,10 @@ class ShardWorker::Impl {
   std::string digest_;
   std::vector<v1::MemoryOffer> offers_;
 
-  std::unique_ptr<cpu::CpuBackend> backend_;
+  std::unique_ptr<WorkerDevice> device_;
+  std::unique_ptr<ops::Backend> backend_;
+  ops::SaturationCounts saturated_;
+  absl::Time saturation_read_ = absl::InfinitePast();
   std::unique_ptr<Pools> pools_;
   ModelOps ops_;
 

@@ -6,15 +6,17 @@
 
 #include "absl/status/status.h"
 #include "shard_worker/checkpoint/memory_plan.h"
+#include "shard_worker/executor/device.h"
 
 namespace quartet {
 
 struct ShardWorkerOptions {
   std::string coordinator;  // host:port or unix:/path
   std::string model_dir;
+  DeviceOptions device;
   int threads = 0;  // 0 = max(1, cores / TP)
   KvDtype kv_dtype = KvDtype::kFp16;
-  double memory_gib = 0;     // 0 = half of the memory / TP
+  double memory_gib = 0;     // 0 = this worker's share of what the device may use
   std::string listen_admin;  // host:port; empty = no admin port
   int status_fd = -1;
 };

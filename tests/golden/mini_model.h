@@ -1,10 +1,16 @@
 #ifndef QUARTET_TESTS_GOLDEN_MINI_MODEL_H_
 #define QUARTET_TESTS_GOLDEN_MINI_MODEL_H_
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "shard_worker/checkpoint/safetensors.h"
 #include "tests/unit/worker/model_rank.h"
 
 namespace quartet {
@@ -52,6 +58,24 @@ inline std::vector<float> AllLogits(Model& model, const float* hidden, int count
   });
   if (!status.ok()) out.clear();
   return out;
+}
+
+inline std::vector<float> CorrectionBias(const Checkpoint& checkpoint, int layer) {
+  const TensorView* bias = checkpoint.Find(
+      absl::StrCat("model.language_model.layers.", layer, ".mlp.gate.e_score_correction_bias"));
+  std::vector<float> out(bias->elements());
+  std::memcpy(out.data(), bias->data, bias->bytes);
+  return out;
+}
+
+// Gap between the last selected and the best rejected expert in the reference's own scores.
+inline double RouterGap(std::span<const float> logits, const std::vector<float>& bias, int top_k) {
+  std::vector<double> scores;
+  for (size_t e = 0; e < logits.size(); ++e) {
+    scores.push_back(1 / (1 + std::exp(-static_cast<double>(logits[e]))) + bias[e]);
+  }
+  std::sort(scores.rbegin(), scores.rend());
+  return scores[top_k - 1] - scores[top_k];
 }
 
 }  // namespace quartet

@@ -53,24 +53,6 @@ std::vector<float> Pick(const std::vector<float>& all, const std::vector<int32_t
   return out;
 }
 
-std::vector<float> CorrectionBias(const Checkpoint& checkpoint, int layer) {
-  const TensorView* bias = checkpoint.Find(
-      absl::StrCat("model.language_model.layers.", layer, ".mlp.gate.e_score_correction_bias"));
-  std::vector<float> out(bias->elements());
-  std::memcpy(out.data(), bias->data, bias->bytes);
-  return out;
-}
-
-// Gap between the last selected and the best rejected expert in the reference's own scores.
-double RouterGap(std::span<const float> logits, const std::vector<float>& bias, int top_k) {
-  std::vector<double> scores;
-  for (size_t e = 0; e < logits.size(); ++e) {
-    scores.push_back(1 / (1 + std::exp(-static_cast<double>(logits[e]))) + bias[e]);
-  }
-  std::sort(scores.rbegin(), scores.rend());
-  return scores[top_k - 1] - scores[top_k];
-}
-
 void CheckSelection(RecordingTrace& trace, int layer, const std::vector<int32_t>& want,
                     int first_position) {
   const auto& got = trace.selected(layer);

@@ -11,7 +11,7 @@ namespace quartet::testing {
 // by the GPU (gpu_device.cc); a test program links one of them.
 std::unique_ptr<cuda::Device> OpenTestDevice();
 
-// Whether times and big shapes make sense.
+// True where only small shapes make sense: in the emulator, and under QUARTET_TEST_SHAPES=small.
 bool TestDeviceIsEmulated();
 
 }  // namespace quartet::testing

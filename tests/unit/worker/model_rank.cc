@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/cpu_backend.h"
 
 namespace quartet {
 namespace {
@@ -29,7 +28,8 @@ ModelRank::ModelRank(const ModelRankOptions& options, std::unique_ptr<Collective
     : config(ValueOrDie(ReadModelConfig(options.dir))),
       checkpoint(ValueOrDie(Checkpoint::Open(options.dir))),
       collectives(std::move(group)),
-      backend(cpu::MakeCpuBackend({.threads = options.threads})) {
+      test_backend(MakeTestBackend(options.threads, options.limits, options.pools.slots)),
+      backend(test_backend.backend.get()) {
   const int tp = collectives->size();
   const ModelWeights weights =
       ValueOrDie(ResolveWeights(*checkpoint, config, tp, collectives->rank()));

@@ -1,6 +1,7 @@
 #ifndef QUARTET_TESTS_UNIT_WORKER_MODEL_RANK_H_
 #define QUARTET_TESTS_UNIT_WORKER_MODEL_RANK_H_
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "shard_worker/collectives/collectives.h"
 #include "shard_worker/memory/pools.h"
 #include "shard_worker/model/model.h"
+#include "tests/unit/worker/test_backend.h"
 
 namespace quartet {
 
@@ -31,9 +33,18 @@ struct ModelRank {
   ModelConfig config;
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Collectives> collectives;
-  std::unique_ptr<ops::Backend> backend;
+  TestBackend test_backend;
+  ops::Backend* backend;  // of test_backend
   std::unique_ptr<Pools> pools;
   std::unique_ptr<Model> model;
+
+  // What stands in the backend's memory.
+  template <typename T>
+  std::vector<T> Fetch(const T* data, size_t count) const {
+    std::vector<T> out(count);
+    if (!backend->CopyOut(out.data(), data, count * sizeof(T)).ok()) std::abort();
+    return out;
+  }
 };
 
 // Runs `body` for every rank of a group of `tp`, each in a thread of its own with shared-memory

@@ -1,0 +1,92 @@
+#include "shard_worker/executor/device.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "shard_worker/executor/host_memory.h"
+#ifdef QUARTET_WITH_CUDA
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/driver_device.h"
+#endif
+
+namespace quartet {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? std::string(name) : std::string("unknown");
+}
+
+class CpuDevice final : public WorkerDevice {
+ public:
+  std::string uuid() const override { return absl::StrCat("cpu-", HostName(), "-", getpid()); }
+  std::string description() const override { return "CPU"; }
+  int64_t memory_bytes() const override { return static_cast<int64_t>(HostMemoryBytes()) / 2; }
+  int sharers(int workers) const override { return workers; }
+  absl::StatusOr<std::unique_ptr<ops::Backend>> MakeBackend(const BackendLimits& limits) override {
+    return cpu::MakeCpuBackend({.threads = limits.threads});
+  }
+};
+
+#ifdef QUARTET_WITH_CUDA
+
+// Of the card's memory: the rest is for the context, modules and whoever else uses the card.
+constexpr double kUsableShare = 0.92;
+
+class CudaDevice final : public WorkerDevice {
+ public:
+  CudaDevice(std::unique_ptr<cuda::Device> device, int ordinal, int count)
+      : device_(std::move(device)), ordinal_(ordinal), count_(count) {}
+
+  std::string uuid() const override { return absl::StrCat(device_->info().uuid, "-", getpid()); }
+  std::string description() const override {
+    return absl::StrCat("GPU ", ordinal_, " (", device_->info().name, ", ", device_->info().image,
+                        " kernels)");
+  }
+  int64_t memory_bytes() const override {
+    return static_cast<int64_t>(static_cast<double>(device_->info().memory_bytes) * kUsableShare);
+  }
+  int sharers(int workers) const override { return (workers + count_ - 1) / count_; }
+  absl::StatusOr<std::unique_ptr<ops::Backend>> MakeBackend(const BackendLimits& limits) override {
+    return cuda::MakeCudaBackend(*device_, {.max_rows = limits.max_rows,
+                                            .max_segments = limits.max_segments,
+                                            .max_pages = limits.max_pages});
+  }
+
+ private:
+  const std::unique_ptr<cuda::Device> device_;
+  const int ordinal_;
+  const int count_;
+};
+
+absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& options) {
+  absl::StatusOr<int> count = cuda::CountDevices();
+  if (!count.ok()) return count.status();
+  if (*count == 0) return absl::UnavailableError("--device is cuda, but there is no GPU");
+  const int ordinal = options.gpu % *count;
+  absl::StatusOr<std::unique_ptr<cuda::Device>> device =
+      cuda::OpenDevice({.ordinal = ordinal, .image = options.gpu_image});
+  if (!device.ok()) return device.status();
+  return std::make_unique<CudaDevice>(*std::move(device), ordinal, *count);
+}
+
+#else
+
+absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions&) {
+  return absl::UnavailableError(
+      "--device is cuda, but this program was built without CUDA (cmake --preset cuda)");
+}
+
+#endif
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenWorkerDevice(const DeviceOptions& options) {
+  if (options.device == "cpu") return std::make_unique<CpuDevice>();
+  if (options.device == "cuda") return OpenCuda(options);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device is ", options.device, ", expected cpu or cuda"));
+}
+
+}  // namespace quartet

@@ -1,0 +1,121 @@
+// The miniature model on a GPU against numbers made by transformers in FP32. 16-bit weights and
+// operands let a near tie of experts or pools fall the other way, and whatever comes after it in
+// the sequence then differs; so a sequence is compared up to its first near tie.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "tests/golden/mini_model.h"
+#include "tests/golden/recording_trace.h"
+#include "tests/unit/worker/golden_file.h"
+
+namespace quartet {
+namespace {
+
+// Of FP16 operands through nine layers; logits of the miniature model are of size 1 to 4.
+constexpr double kLogitTolerance = 3e-2;
+// A choice whose gap in the reference is below this may fall either way.
+constexpr double kSafeGap = 4e-3;
+
+const GoldenFile& Text() {
+  static const GoldenFile* file = new GoldenFile(DataDir() + "/golden_text.safetensors");
+  return *file;
+}
+
+double LargestDifference(std::span<const float> got, std::span<const float> want) {
+  EXPECT_EQ(got.size(), want.size());
+  double worst = 0;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    const double d = std::fabs(static_cast<double>(got[i]) - want[i]);
+    if (!(d <= worst)) worst = d;
+  }
+  return worst;
+}
+
+// Rows before the first one whose experts or pools were chosen by less than kSafeGap.
+int SafeRows(const ModelRank& rank, const GoldenFile& golden, const std::string& prompt, int rows) {
+  int safe = rows;
+  const size_t experts = rank.config.experts;
+  for (const int layer : kMoeLayers) {
+    const std::vector<float> logits =
+        golden.F32(absl::StrCat(prompt, ".L", layer, ".router_logits"));
+    const std::vector<float> bias = CorrectionBias(*rank.checkpoint, layer);
+    for (int r = 0; r < safe; ++r) {
+      const double gap =
+          RouterGap({logits.data() + r * experts, experts}, bias, rank.config.experts_per_token);
+      if (gap < kSafeGap) safe = r;
+    }
+  }
+  for (const int layer : kDsaLayers) {
+    const std::vector<float> gaps = golden.F32(absl::StrCat(prompt, ".L", layer, ".topk_margin"));
+    for (int r = 0; r < safe; ++r) {
+      if (gaps[r] < kSafeGap) safe = r;
+    }
+  }
+  return safe;
+}
+
+class CudaModelGoldenTest : public testing::TestWithParam<KvDtype> {
+ protected:
+  static ModelRankOptions Options() {
+    ModelRankOptions options = MiniModel();
+    options.pools.kv_dtype = GetParam();
+    return options;
+  }
+};
+
+// The whole prompt in one step, then its last fifty tokens one by one.
+TEST_P(CudaModelGoldenTest, ThreeHundredTokens) {
+  constexpr int kPrompt = 250;
+  ModelRank rank(Options(), MakeSingleRank());
+  Model& model = *rank.model;
+  const std::vector<int32_t> ids = Text().I32("b.input_ids");
+  const std::vector<float> want = Text().F32("b.logits");
+  const int rows = static_cast<int>(ids.size());
+  const std::vector<int32_t> pages = {9, 2};
+  ASSERT_TRUE(model.Trunk(ids, {{MakeSegment(0, rows, 0, 0, pages)}}).ok());
+  const std::vector<float> whole = AllLogits(model, model.activations().h, rows);
+  ASSERT_EQ(whole.size(), want.size());
+
+  const std::vector<int32_t> other = {3, 11};
+  ASSERT_TRUE(model.Trunk({ids.data(), kPrompt}, {{MakeSegment(0, kPrompt, 1, 0, other)}}).ok());
+  std::vector<float> cut = AllLogits(model, model.activations().h, kPrompt);
+  for (int p = kPrompt; p < rows; ++p) {
+    ASSERT_TRUE(model.Trunk({&ids[p], 1}, {{MakeSegment(0, 1, 1, p, other)}}).ok());
+    const std::vector<float> row = AllLogits(model, model.activations().h, 1);
+    cut.insert(cut.end(), row.begin(), row.end());
+  }
+  ASSERT_EQ(cut.size(), want.size());
+
+  const int safe = SafeRows(rank, Text(), "b", rows);
+  std::vector<double> differences;
+  for (int r = 0; r < rows; ++r) {
+    const std::span<const float> reference(want.data() + r * kVocab, kVocab);
+    const double one = LargestDifference({whole.data() + r * kVocab, kVocab}, reference);
+    const double two = LargestDifference({cut.data() + r * kVocab, kVocab}, reference);
+    differences.push_back(std::max(one, two));
+    if (r < safe) {
+      EXPECT_LE(differences.back(), kLogitTolerance) << "row " << r;
+    }
+    EXPECT_FALSE(std::isnan(differences.back())) << "row " << r;
+  }
+  std::printf("  %d of %d rows before the first near tie, largest difference %.2e\n", safe, rows,
+              *std::max_element(differences.begin(), differences.begin() + std::max(1, safe)));
+  std::sort(differences.begin(), differences.end());
+  std::printf("  over all rows: median %.2e, largest %.2e\n", differences[rows / 2],
+              differences.back());
+  EXPECT_GT(safe, 5);
+  EXPECT_LE(differences[rows / 2], kLogitTolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(KvDtypes, CudaModelGoldenTest,
+                         testing::Values(KvDtype::kFp32, KvDtype::kFp16),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+}  // namespace
+}  // namespace quartet
