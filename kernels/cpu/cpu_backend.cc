@@ -37,6 +37,10 @@ class Backend final : public CpuBackend {
     std::memcpy(to, from, bytes);
     return absl::OkStatus();
   }
+  absl::StatusOr<std::unique_ptr<ops::Recording>> Record(absl::FunctionRef<void()>) override {
+    return nullptr;
+  }
+  void Replay(const ops::Recording&) override {}
   absl::StatusOr<ops::StepRows> BeginStep(std::span<const int32_t> ids,
                                           std::span<const ops::Segment> segments) override {
     positions_.resize(ids.size());

@@ -14,6 +14,12 @@
 namespace quartet::cuda {
 namespace {
 
+class GraphRecording final : public ops::Recording {
+ public:
+  explicit GraphRecording(std::unique_ptr<Graph> graph) : graph(std::move(graph)) {}
+  const std::unique_ptr<Graph> graph;
+};
+
 class Backend final : public CudaBackend {
  public:
   Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters)
@@ -100,6 +106,15 @@ class Backend final : public CudaBackend {
   }
   absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
     return device_.CopyOut(to, from, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<ops::Recording>> Record(absl::FunctionRef<void()> work) override {
+    absl::StatusOr<std::unique_ptr<Graph>> graph = device_.Capture(work);
+    if (!graph.ok()) return graph.status();
+    return std::make_unique<GraphRecording>(*std::move(graph));
+  }
+  void Replay(const ops::Recording& recording) override {
+    device_.Replay(*static_cast<const GraphRecording&>(recording).graph);
   }
 
   absl::StatusOr<ops::StepRows> BeginStep(std::span<const int32_t> ids,

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops/dsa.h"
@@ -31,6 +32,12 @@ struct StepRows {
 struct SaturationCounts {
   uint64_t f16 = 0;
   uint64_t e4m3 = 0;
+};
+
+// Op calls that were recorded and can be made again as one.
+class Recording {
+ public:
+  virtual ~Recording() = default;
 };
 
 // A device's implementation of the op contracts. Prepare* reads the weights once and owns the
@@ -58,6 +65,12 @@ class Backend {
   // next BeginStep.
   virtual absl::StatusOr<StepRows> BeginStep(std::span<const int32_t> ids,
                                              std::span<const Segment> segments) = 0;
+
+  // Records the op calls and copies inside this memory that `work` makes, instead of running them;
+  // null where calls cost so little that a backend does not record. Replayed after a BeginStep with
+  // as many rows, cut into segments of the same lengths, they work on that step.
+  virtual absl::StatusOr<std::unique_ptr<Recording>> Record(absl::FunctionRef<void()> work) = 0;
+  virtual void Replay(const Recording& recording) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Embedding>> PrepareEmbedding(
       const EmbeddingWeights& weights) = 0;

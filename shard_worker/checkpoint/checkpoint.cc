@@ -135,6 +135,20 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return checkpoint;
 }
 
+std::unique_ptr<Checkpoint> Checkpoint::FromMemory(const std::string& dir,
+                                                   std::deque<TensorView> tensors,
+                                                   std::shared_ptr<void> owner) {
+  auto checkpoint = std::unique_ptr<Checkpoint>(new Checkpoint);
+  checkpoint->dir_ = dir;
+  checkpoint->in_memory_ = std::move(tensors);
+  checkpoint->owner_ = std::move(owner);
+  for (const TensorView& tensor : checkpoint->in_memory_) {
+    checkpoint->by_name_.emplace(tensor.name, &tensor);
+    checkpoint->tensors_.push_back(&tensor);
+  }
+  return checkpoint;
+}
+
 const TensorView* Checkpoint::Find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second;
@@ -169,6 +183,9 @@ absl::StatusOr<std::string> Checkpoint::Digest() const {
   for (const auto& file : files_) {
     add(file->header());
     add(Cat(file->size()));
+  }
+  for (const TensorView& tensor : in_memory_) {
+    add(Cat(tensor.name, " ", ToString(tensor.dtype), " ", ShapeString(tensor.shape)));
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;

@@ -111,6 +111,11 @@ class Checkpoint {
   // two shards, and whatever is wrong inside a file.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& dir);
 
+  // Tensors that lie in memory: `owner` keeps their bytes. Names must differ.
+  static std::unique_ptr<Checkpoint> FromMemory(const std::string& dir,
+                                                std::deque<TensorView> tensors,
+                                                std::shared_ptr<void> owner);
+
   // The tensor of that name, or nullptr. Stays valid as long as the checkpoint.
   const TensorView* Find(std::string_view name) const;
   // Every tensor, in the order of files and of data inside them.
@@ -128,6 +133,8 @@ class Checkpoint {
   std::string dir_;
   bool has_index_ = false;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::deque<TensorView> in_memory_;
+  std::shared_ptr<void> owner_;  // of the bytes of in_memory_
   std::vector<const TensorView*> tensors_;
   std::unordered_map<std::string_view, const TensorView*> by_name_;
 };

@@ -48,6 +48,10 @@ int main(int argc, char** argv) {
       ->envname("QUARTET_GPU_IMAGE")
       ->check(CLI::IsMember({"native", "sm_70"}))
       ->capture_default_str();
+  app.add_flag(
+         "--synthetic-weights", options.synthetic_weights,
+         "random weights of the shape that config.json describes, to measure speed and memory")
+      ->envname("QUARTET_SYNTHETIC_WEIGHTS");
   app.add_option("--threads", options.threads, "compute threads; 0 = max(1, cores / TP)")
       ->envname("QUARTET_THREADS")
       ->check(CLI::Range(0, 1024))

@@ -24,6 +24,7 @@
 #include "services/common/log.h"
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
+#include "shard_worker/checkpoint/synthetic.h"
 #include "shard_worker/checkpoint/weights.h"
 #include "shard_worker/collectives/collectives.h"
 #include "shard_worker/executor/coordinator_link.h"
@@ -125,7 +126,11 @@ class ShardWorker::Impl {
   absl::Status CheckCheckpoint() {
     SetStage("reading checkpoint headers");
     QUARTET_ASSIGN(config_, ReadModelConfig(options_.model_dir));
-    QUARTET_ASSIGN(checkpoint_, Checkpoint::Open(options_.model_dir));
+    if (options_.synthetic_weights) {
+      QUARTET_ASSIGN(checkpoint_, MakeSyntheticCheckpoint(config_, options_.model_dir));
+    } else {
+      QUARTET_ASSIGN(checkpoint_, Checkpoint::Open(options_.model_dir));
+    }
     QUARTET_ASSIGN(digest_, checkpoint_->Digest());
     absl::Status first_error;
     for (const int tp : kTensorParallelSizes) {
@@ -411,6 +416,9 @@ class ShardWorker::Impl {
     limits.max_context = static_cast<int>(welcome.max_model_len()) + kMaxDraftTokens;
     QUARTET_ASSIGN(
         model_, Model::Create(config_, std::move(ops_), *backend_, *pools_, *collectives_, limits));
+    for (int n = 1; n <= std::min(kMaxRecordedRows, pools_->options().slots); ++n) {
+      QUARTET_RETURN_IF_ERROR(model_->RecordTrunk(std::vector<int>(n, 1)));
+    }
     LogInfo(
         absl::StrFormat("memory: %.1f MiB of slots, %.1f MiB of pages, %.1f MiB of step buffers",
                         Mib(pools_->slot_bytes() * pools_->options().slots),

@@ -14,6 +14,8 @@ struct ShardWorkerOptions {
   std::string coordinator;  // host:port or unix:/path
   std::string model_dir;
   DeviceOptions device;
+  bool synthetic_weights =
+      false;        // random weights of the configured shape: no files but config.json
   int threads = 0;  // 0 = max(1, cores / TP)
   KvDtype kv_dtype = KvDtype::kFp16;
   double memory_gib = 0;     // 0 = this worker's share of what the device may use

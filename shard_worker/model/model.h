@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -86,6 +87,9 @@ struct StepLimits {
   int max_context = 131072;  // positions of one sequence, drafts included
 };
 
+// Rows of a step that may be recorded: decode steps and verify windows.
+inline constexpr int kMaxRecordedRows = 8;
+
 // Rows that go through the head at once.
 inline constexpr int kHeadRows = 16;
 
@@ -157,6 +161,11 @@ class Model {
   // states, appends to the pages. activations().h then holds the hidden rows.
   absl::Status Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments);
 
+  // Records the trunk for steps of these segment lengths (kMaxRecordedRows rows at most), where the
+  // backend records; later steps of that shape replay it. Once, before the first step: it runs the
+  // ops, on slot 0 at position 0 with page 0, and every rank must do it.
+  absl::Status RecordTrunk(std::span<const int> segment_rows);
+
   // Runs the draft layer. Row r stands at its segment's position p with the hidden row
   // activations().mtp_h[r], and next_ids[r] is the token at p + 1. activations().mtp_o then holds
   // what the head turns into draft logits.
@@ -183,6 +192,7 @@ class Model {
   Model(const ModelConfig& config, ModelOps ops, ops::Backend& backend, const Pools& pools,
         Collectives& collectives, const StepLimits& limits);
 
+  absl::Status TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows);
   absl::Status Embed(const int32_t* ids, int rows);
   void GatherRows(const float* hidden, std::span<const int> rows, float* out);
   absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows);
@@ -207,6 +217,9 @@ class Model {
   const StepLimits limits_;
   Activations activations_;
   Trace* trace_ = nullptr;
+
+  // By the lengths of a step's segments.
+  std::map<std::vector<int>, std::unique_ptr<ops::Recording>> recordings_;
 
   std::vector<float> logits_host_;  // of kHeadRows rows; unused where the host sees the logits
   std::vector<float> logits_row_;   // [V], one row put together from the ranks' slices

@@ -4,6 +4,16 @@
 #include "shard_worker/model/status_macros.h"
 
 namespace quartet {
+namespace {
+
+std::vector<int> Lengths(std::span<const ops::Segment> segments) {
+  std::vector<int> lengths;
+  for (const ops::Segment& segment : segments) lengths.push_back(segment.rows);
+  return lengths;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, ModelOps ops,
                                                      ops::Backend& backend, const Pools& pools,
                                                      Collectives& collectives,
@@ -36,12 +46,46 @@ absl::Status Model::Embed(const int32_t* ids, int rows) {
 }
 
 absl::Status Model::Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments) {
-  Activations& a = activations_;
   const int rows = static_cast<int>(ids.size());
-  const int layers = static_cast<int>(ops_.layers.size());
   ops::StepRows step;
   QUARTET_ASSIGN(step, backend_.BeginStep(ids, segments));
-  QUARTET_RETURN_IF_ERROR(Embed(step.ids, rows));
+  if (rows <= kMaxRecordedRows && trace_ == nullptr && !recordings_.empty()) {
+    const auto recording = recordings_.find(Lengths(segments));
+    if (recording != recordings_.end()) {
+      backend_.Replay(*recording->second);
+      return absl::OkStatus();
+    }
+  }
+  return TrunkOps(step.ids, segments, rows);
+}
+
+absl::Status Model::RecordTrunk(std::span<const int> segment_rows) {
+  if (backend_.on_host()) return absl::OkStatus();
+  const std::vector<int32_t> pages = {0};
+  std::vector<ops::Segment> segments;
+  int rows = 0;
+  for (const int length : segment_rows) {
+    segments.push_back(
+        {.row_begin = rows, .rows = length, .slot = 0, .position = 0, .pages = pages});
+    rows += length;
+  }
+  const std::vector<int32_t> ids(rows, 0);
+  // Once for real, so that whatever happens at a first call does not happen while recording.
+  QUARTET_RETURN_IF_ERROR(Trunk(ids, segments));
+  absl::Status status;
+  std::unique_ptr<ops::Recording> recording;
+  ops::StepRows step;
+  QUARTET_ASSIGN(step, backend_.BeginStep(ids, segments));
+  QUARTET_ASSIGN(recording, backend_.Record([&] { status = TrunkOps(step.ids, segments, rows); }));
+  QUARTET_RETURN_IF_ERROR(status);
+  if (recording != nullptr) recordings_[Lengths(segments)] = std::move(recording);
+  return absl::OkStatus();
+}
+
+absl::Status Model::TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows) {
+  Activations& a = activations_;
+  const int layers = static_cast<int>(ops_.layers.size());
+  QUARTET_RETURN_IF_ERROR(Embed(ids, rows));
   const float* const y[] = {a.y};
   for (int i = 0; i < layers; ++i) {
     const LayerOps& layer = ops_.layers[i];

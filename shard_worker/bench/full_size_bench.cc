@@ -1,0 +1,218 @@
+// Speed and memory of a whole model with random weights on one GPU: decode steps at several context
+// lengths, verify windows, and a prefill chunk, beside the bytes that each must read.
+//   quartet-full-size-bench --model models/glm-5.3-flash
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/bench/cuda_timing.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "shard_worker/checkpoint/synthetic.h"
+#include "shard_worker/model/model.h"
+
+namespace quartet {
+namespace {
+
+using bench::CheckOk;
+
+constexpr int kContexts[] = {1024, 8192, 131072};
+constexpr int kWindows[] = {1, 4};
+constexpr int kSteps = 20;
+
+struct Options {
+  std::string model;
+  int max_context = 131072 + 512;
+  int prefill = 8192;
+  std::string kv_dtype = "fp8_e4m3";
+};
+
+double Seconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+// Bytes of the dense weights and experts that one step reads, as they lie on the GPU.
+struct StepBytes {
+  double dense = 0;
+  double expert_slot = 0;  // of one expert, averaged over layers
+  int moe_layers = 0;
+};
+
+double Elements(const LinearView& linear) {
+  return static_cast<double>(InDim(linear)) * static_cast<double>(OutDim(linear));
+}
+
+double Exl3Bytes(const LinearView& linear) {
+  const auto* view = std::get_if<Exl3View>(&linear);
+  return view == nullptr ? 2 * Elements(linear)
+                         : Elements(linear) * view->bits / 8 + 2.0 * (view->in + view->out);
+}
+
+StepBytes CountBytes(const ModelConfig& config, const ModelWeights& weights) {
+  StepBytes bytes;
+  const auto add = [&](const auto&... linears) { bytes.dense += 2 * (Elements(linears) + ...); };
+  const auto mlp = [&](const MlpWeights& m) { add(m.gate, m.up, m.down); };
+  for (const LayerWeights& layer : weights.layers) {
+    bytes.dense += 2.0 * 2 * config.hc_map_rows() * config.hc_mult * config.hidden;
+    if (const auto* kda = std::get_if<KdaWeights>(&layer.attention)) {
+      add(kda->q_proj, kda->k_proj, kda->v_proj, kda->f_a, kda->f_b, kda->g_a, kda->g_b,
+          kda->b_proj, kda->o_proj);
+    } else {
+      const auto& dsa = std::get<DsaWeights>(layer.attention);
+      add(dsa.q_a, dsa.q_b, dsa.kv_a, dsa.kv_b, dsa.o_proj, dsa.indexer.wq_b, dsa.indexer.wk,
+          dsa.indexer.weights_proj);
+      bytes.dense += 2.0 * config.index_head_dim * config.hidden;
+    }
+    if (const auto* dense = std::get_if<MlpWeights>(&layer.mlp)) {
+      mlp(*dense);
+    } else {
+      const auto& moe = std::get<MoeWeights>(layer.mlp);
+      mlp(moe.shared);
+      bytes.dense += 2.0 * config.experts * config.hidden;
+      const MlpWeights& expert = moe.experts.front();
+      bytes.expert_slot += Exl3Bytes(expert.gate) + Exl3Bytes(expert.up) + Exl3Bytes(expert.down);
+      ++bytes.moe_layers;
+    }
+  }
+  bytes.expert_slot /= bytes.moe_layers;
+  return bytes;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        device_(bench::OpenBenchDevice()),
+        config_(CheckOk(ReadModelConfig(options.model))) {}
+
+  void Load() {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto checkpoint = CheckOk(MakeSyntheticCheckpoint(config_, options_.model));
+    std::printf("random weights made in %.1f s\n", Seconds(begin));
+    const ModelWeights weights = CheckOk(ResolveWeights(*checkpoint, config_, 1, 0));
+    bytes_ = CountBytes(config_, weights);
+    const int pages = options_.max_context / static_cast<int>(kTokensPerPage) + 1;
+    backend_ = CheckOk(cuda::MakeCudaBackend(
+        *device_, {.max_rows = options_.prefill, .max_segments = 8, .max_pages = 8 * pages}));
+    const auto load = std::chrono::steady_clock::now();
+    int64_t stored = 0;
+    ModelOps ops = CheckOk(LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
+      stored = step.total_bytes;
+      std::fprintf(stderr, "\rloading %.1f of %.1f GB", step.done_bytes / 1e9,
+                   step.total_bytes / 1e9);
+      return absl::OkStatus();
+    }));
+    const double seconds = Seconds(load);
+    std::fprintf(stderr, "\n");
+    std::printf("loaded %.1f GB in %.1f s (%.2f GB/s)\n", stored / 1e9, seconds,
+                stored / 1e9 / seconds);
+    pools_ = CheckOk(Pools::Create(config_, 1,
+                                   {.slots = 2,
+                                    .pages = 2 * pages,
+                                    .draft_tokens = 3,
+                                    .kv_dtype = CheckOk(ParseKvDtype(options_.kv_dtype))},
+                                   *backend_));
+    model_ =
+        CheckOk(Model::Create(config_, std::move(ops), *backend_, *pools_, *collectives_,
+                              {.max_rows = options_.prefill, .max_context = options_.max_context}));
+    pages_.resize(pages);
+    std::iota(pages_.begin(), pages_.end(), 0);
+  }
+
+  void Run() {
+    const bench::Ceilings ceilings = bench::MeasureCeilings(*device_);
+    bench::PrintHeading(*device_, ceilings);
+    for (const int window : kWindows) {
+      const int lengths[] = {window};
+      CheckOk(model_->RecordTrunk(lengths));
+      for (const int context : kContexts) Decode(window, context, ceilings);
+    }
+    for (const int offset : {0, 120 * 1024}) Prefill(offset);
+  }
+
+ private:
+  ops::Segment Segment(int rows, int position) const {
+    return {.row_begin = 0, .rows = rows, .slot = 0, .position = position, .pages = pages_};
+  }
+
+  // Steps of `window` rows that follow `context` tokens. Their caches hold whatever the pools hold:
+  // speed does not depend on the values.
+  void Decode(int window, int context, const bench::Ceilings& ceilings) {
+    std::vector<int32_t> ids(window);
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        for (int r = 0; r < window; ++r) ids[r] = (i * 7919 + r * 104729) % 150000;
+        const ops::Segment segments[] = {Segment(window, context)};
+        CheckOk(model_->Trunk(ids, segments));
+      }
+    };
+    steps(3);
+    CheckOk(device_->Synchronize());
+    const double ms = CheckOk(device_->Milliseconds([&] { steps(kSteps); })) / kSteps;
+    // Uniform draws: how many different experts `window` rows of `top_k` choose.
+    const double experts = static_cast<double>(config_.experts);
+    const double missed = std::pow(1 - config_.experts_per_token / experts, window);
+    const double distinct = experts * (1 - missed);
+    const double state =
+        2.0 * pools_->recurrent_floats() * sizeof(float) * config_.CountLayers(AttentionKind::kKda);
+    const double keys = static_cast<double>(context) / config_.index_kpool *
+                        config_.index_head_dim * 2 * config_.CountLayers(AttentionKind::kDsa);
+    const double total =
+        bytes_.dense + distinct * bytes_.expert_slot * bytes_.moe_layers + state + keys;
+    char what[96];
+    std::snprintf(what, sizeof(what), "decode, %d row%s at %d tokens (%.2f GB)", window,
+                  window == 1 ? "" : "s", context, total / 1e9);
+    bench::PrintLine(what, ms * 1000, total, ceilings, total / ceilings.read_gbs / 1e3);
+  }
+
+  void Prefill(int offset) {
+    std::vector<int32_t> ids(options_.prefill);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % 150000);
+    const ops::Segment segments[] = {Segment(options_.prefill, offset)};
+    double best = 0;
+    for (int i = 0; i < 2; ++i) {
+      const double ms =
+          CheckOk(device_->Milliseconds([&] { CheckOk(model_->Trunk(ids, segments)); }));
+      best = i == 0 ? ms : std::min(best, ms);
+    }
+    std::printf("prefill of %d tokens at offset %d: %.1f ms, %.0f tokens/s\n", options_.prefill,
+                offset, best, options_.prefill / best * 1000);
+    std::vector<float> h(config_.hidden);
+    CheckOk(backend_->CopyOut(h.data(), model_->activations().h, h.size() * sizeof(float)));
+    double squares = 0;
+    for (const float v : h) squares += static_cast<double>(v) * v;
+    std::printf("  first hidden row: root mean square %.3f\n",
+                std::sqrt(squares / static_cast<double>(h.size())));
+  }
+
+  const Options options_;
+  std::unique_ptr<cuda::Device> device_;
+  const ModelConfig config_;
+  StepBytes bytes_;
+  std::unique_ptr<cuda::CudaBackend> backend_;
+  std::unique_ptr<Collectives> collectives_ = MakeSingleRank();
+  std::unique_ptr<Pools> pools_;
+  std::unique_ptr<Model> model_;
+  std::vector<int32_t> pages_;
+};
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) {
+  CLI::App app("Speed of a whole model with random weights on one GPU", "quartet-full-size-bench");
+  quartet::Options options;
+  app.add_option("--model", options.model, "folder with config.json")->required();
+  app.add_option("--max-context", options.max_context, "tokens")->capture_default_str();
+  app.add_option("--prefill", options.prefill, "tokens of a prefill chunk")->capture_default_str();
+  app.add_option("--kv-dtype", options.kv_dtype, "fp32, fp16 or fp8_e4m3")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  quartet::Bench bench(options);
+  bench.Load();
+  bench.Run();
+}
