@@ -23,7 +23,7 @@ class DriverKernel final : public Kernel {
 
   const std::string name;
   const CUfunction function;
-  size_t max_shared_bytes = 48 * 1024;
+  size_t max_shared_bytes = 0;  // dynamic, as announced
 
  private:
   const size_t param_bytes_;
@@ -167,6 +167,8 @@ class DriverDevice final : public Device {
     Keep(api_.cuStreamSynchronize(stream_), "running on the device");
     return status_;
   }
+
+  void* NativeStream() const override { return stream_; }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
     Keep(api_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
