@@ -116,6 +116,10 @@ class Device {
 
   virtual absl::Status Synchronize() = 0;
 
+  // The stream as the driver knows it (CUstream), for libraries that work on it; null where there
+  // is no driver.
+  virtual void* NativeStream() const { return nullptr; }
+
   // Records what `work` puts on the stream instead of doing it. Nothing that waits or allocates may
   // be called meanwhile.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) = 0;

@@ -25,6 +25,7 @@ absl::StatusOr<DriverApi> Load() {
     return absl::UnavailableError("the NVIDIA driver is too old: it lacks " QUARTET_NAME(name)); \
   }
   QUARTET_DRIVER_FUNCTIONS(QUARTET_LOAD)
+  QUARTET_DRIVER_SHARING_FUNCTIONS(QUARTET_LOAD)
 #undef QUARTET_LOAD
   if (absl::Status s = api.Check(api.cuInit(0), "starting the NVIDIA driver"); !s.ok()) {
     return absl::UnavailableError(s.message());

@@ -33,9 +33,19 @@ namespace quartet::cuda {
                                               F(cuGraphLaunch) F(cuGraphExecDestroy)             \
                                                   F(cuGraphDestroy) F(cuModuleLoadDataEx)
 
+// Of memory that processes share.
+#define QUARTET_DRIVER_SHARING_FUNCTIONS(F)                                               \
+  F(cuCtxGetDevice)                                                                       \
+  F(cuMemGetAllocationGranularity)                                                        \
+  F(cuMemCreate)                                                                          \
+  F(cuMemRelease) F(cuMemAddressReserve) F(cuMemAddressFree) F(cuMemMap) F(cuMemUnmap)    \
+      F(cuMemSetAccess) F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle) \
+          F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle) F(cuIpcCloseMemHandle)
+
 struct DriverApi {
 #define QUARTET_DECLARE(name) decltype(&::name) name = nullptr;
   QUARTET_DRIVER_FUNCTIONS(QUARTET_DECLARE)
+  QUARTET_DRIVER_SHARING_FUNCTIONS(QUARTET_DECLARE)
 #undef QUARTET_DECLARE
 
   // OK, or INTERNAL with CUDA's own words after `what`.

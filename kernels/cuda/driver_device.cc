@@ -168,6 +168,8 @@ class DriverDevice final : public Device {
     return status_;
   }
 
+  void* NativeStream() const override { return stream_; }
+
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
     Keep(api_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
          "beginning a graph");

@@ -1,5 +1,6 @@
 # Kernel sources: compiled by nvcc and clang for GPUs, by the host compiler for the emulator.
 set(QUARTET_CUDA_SOURCES
+  all_reduce.cu
   ceilings.cu
   dsa.cu
   embedding.cu
@@ -11,5 +12,6 @@ set(QUARTET_CUDA_SOURCES
   moe.cu
   mtp.cu
   norm.cu
+  peer_stress.cu
   sampler.cu
   self_test.cu)

@@ -14,7 +14,11 @@ namespace quartet {
 
 // What the ranks of one tensor-parallel group do together. All ranks call the same operations in
 // the same order with the same sizes; each call returns when the caller's own result is complete.
-// One thread at a time per rank, except Abort, which any thread may call.
+// One thread at a time per rank, except Abort and Check, which any thread may call.
+//
+// Between GPUs (cuda_collectives.h) the data is device memory and a call only puts the operation on
+// the device's stream: it returns before the result is complete, and what goes wrong later comes
+// from Check and from later calls.
 //
 // An operation that fails leaves the group unusable: every later call on any rank returns an error.
 // ABORTED: somebody called Abort. DEADLINE_EXCEEDED: a peer did not arrive within the limit.
@@ -34,6 +38,9 @@ class Collectives {
   virtual absl::Status AllGather(const void* local, size_t bytes, void* all) = 0;
 
   virtual absl::Status Barrier() = 0;
+
+  // OK while the group is usable. Never waits.
+  virtual absl::Status Check() = 0;
 
   // Wakes every rank that waits; they and all later calls return ABORTED with this reason (cut to
   // 255 bytes). The first reason stays.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shard_worker/collectives/file_descriptor.h"
 
 namespace quartet {
 namespace {
@@ -30,20 +31,6 @@ absl::Status SystemError(const std::string& path, const char* what, int error) {
   const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
   return error == ENOSPC ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
 }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // Makes a complete file under a name of its own and links it to `path`, so that nobody ever sees
 // half a header. OK also when somebody else was first.

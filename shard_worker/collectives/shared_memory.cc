@@ -147,6 +147,8 @@ class SharedMemoryGroup final : public Collectives {
 
   absl::Status Barrier() override { return Exchange(nullptr, 0, Tag(Operation::kBarrier, 0)); }
 
+  absl::Status Check() override { return GroupStatus(); }
+
   void Abort(const std::string& reason) override {
     Fail(GroupState::kAborted, reason).IgnoreError();
   }

@@ -20,6 +20,8 @@ class SingleRank final : public Collectives {
 
   absl::Status Barrier() override { return status(); }
 
+  absl::Status Check() override { return status(); }
+
   void Abort(const std::string& reason) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) status_ = absl::AbortedError(reason);
