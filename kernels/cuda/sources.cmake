@@ -11,5 +11,6 @@ set(QUARTET_CUDA_SOURCES
   moe.cu
   mtp.cu
   norm.cu
+  rows.cu
   sampler.cu
   self_test.cu)
