@@ -9,6 +9,9 @@
 
 namespace quartet::cuda {
 
+// Four streams, a hidden size that is a multiple of 4, at most kMaxPartials partial sums. fn is
+// kept in FP16 where it came in 16 bits, else in FP32; everything else is FP32. A row's bits do not
+// depend on the other rows of the call, nor on how many there are.
 absl::StatusOr<std::unique_ptr<ops::MhcSite>> PrepareMhcSiteOp(const ops::MhcSiteWeights& weights,
                                                                Context& context);
 absl::StatusOr<std::unique_ptr<ops::MhcFinish>> PrepareMhcFinishOp(

@@ -13,5 +13,6 @@ set(QUARTET_CUDA_SOURCES
   mtp.cu
   norm.cu
   peer_stress.cu
+  rows.cu
   sampler.cu
   self_test.cu)

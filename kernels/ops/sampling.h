@@ -1,8 +1,12 @@
 #ifndef QUARTET_KERNELS_OPS_SAMPLING_H_
 #define QUARTET_KERNELS_OPS_SAMPLING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "absl/status/status.h"
+#include "kernels/ops/batch.h"
 
 namespace quartet::ops {
 
@@ -40,6 +44,31 @@ class Sampler {
                             const SampleParams& params) const = 0;
   // Log-softmax of the row at `target`.
   virtual float LogProb(const float* logits /*[vocab]*/, int64_t vocab, int32_t target) const = 0;
+};
+
+// Logits of several rows over a vocabulary that is split by rank, as an all-gather leaves them.
+struct LogitsView {
+  const float* data = nullptr;  // row r of rank k's slice at data + (k * rows + r) * local
+  int rows = 0;
+  int ranks = 1;
+  int64_t local = 0;  // ids of a slice; rank k has the ids from k * local on
+
+  int64_t vocab() const { return ranks * local; }
+};
+
+// Sampler for all rows of a step at once, where the logits are: in device memory on a device. Same
+// rules as Sampler, and each row depends on nothing but itself. Spans are host memory, and what
+// comes back is there on return. INVALID_ARGUMENT where the spans do not have one element a row or
+// a limit of the implementation is passed.
+class RowSampler {
+ public:
+  virtual ~RowSampler() = default;
+  virtual size_t WorkspaceBytes(int max_rows, int64_t vocab) const = 0;
+  virtual absl::Status Draw(const LogitsView& logits, std::span<const SampleParams> params,
+                            std::span<SampleResult> results, Workspace workspace) const = 0;
+  // out[r] = log-softmax of row r at targets[r].
+  virtual absl::Status LogProbs(const LogitsView& logits, std::span<const int32_t> targets,
+                                std::span<float> out, Workspace workspace) const = 0;
 };
 
 }  // namespace quartet::ops

@@ -1,1 +1,321 @@
+// Sampling on CUDA, against the CPU's: the same token for every kind of parameters, however the
+// vocabulary is split.
+
+#include "kernels/cuda/sampler.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/row_sampler.h"
+#include "kernels/cpu/sampler.h"
 #include "tests/unit/cuda/support.h"
+
+namespace quartet::testing {
+namespace {
+
+// [rows, vocab] as an all-gather leaves it: rank by rank.
+std::vector<float> SplitByRank(const std::vector<float>& logits, int rows, int ranks) {
+  const size_t local = logits.size() / rows / ranks;
+  std::vector<float> out(logits.size());
+  for (int k = 0; k < ranks; ++k) {
+    for (int r = 0; r < rows; ++r) {
+      std::copy_n(logits.begin() + (r * ranks + k) * local, local,
+                  out.begin() + (k * rows + r) * local);
+    }
+  }
+  return out;
+}
+
+class SamplerOnCuda : public CudaOps {
+ protected:
+  // Draws on the device from logits [rows, vocab].
+  std::vector<ops::SampleResult> Draw(const std::vector<float>& logits, int ranks,
+                                      const std::vector<ops::SampleParams>& params) {
+    const int rows = static_cast<int>(params.size());
+    const auto data = Upload(SplitByRank(logits, rows, ranks));
+    const ops::LogitsView view{data.as<float>(), rows, ranks,
+                               static_cast<int64_t>(logits.size()) / rows / ranks};
+    std::vector<ops::SampleResult> results(rows, {-7, NAN, true});
+    MustOk(sampler_->Draw(view, params, results,
+                          Workspace(sampler_->WorkspaceBytes(rows, view.vocab()))));
+    return results;
+  }
+  std::vector<ops::SampleResult> Expected(const std::vector<float>& logits,
+                                          const std::vector<ops::SampleParams>& params) const {
+    const int rows = static_cast<int>(params.size());
+    const int64_t vocab = static_cast<int64_t>(logits.size()) / rows;
+    std::vector<ops::SampleResult> results(rows);
+    MustOk(cpu::RowSampler().Draw({logits.data(), rows, 1, vocab}, params, results,
+                                  Scratch(cpu::RowSampler().WorkspaceBytes(rows, vocab))));
+    return results;
+  }
+  void ExpectTheCpusDraws(const std::vector<float>& logits, int ranks,
+                          const std::vector<ops::SampleParams>& params) {
+    const auto got = Draw(logits, ranks, params);
+    const auto expected = Expected(logits, params);
+    for (size_t r = 0; r < params.size(); ++r) {
+      EXPECT_EQ(got[r].finite, expected[r].finite) << "row " << r;
+      EXPECT_EQ(got[r].token, expected[r].token)
+          << "row " << r << ", temperature " << params[r].temperature << ", top_k "
+          << params[r].top_k << ", top_p " << params[r].top_p << ", min_p " << params[r].min_p;
+      if (got[r].token == expected[r].token) {
+        EXPECT_NEAR(got[r].logprob, expected[r].logprob,
+                    1e-5 * std::max(1.0f, std::abs(expected[r].logprob)));
+      }
+    }
+  }
+
+  const std::unique_ptr<cuda::RowSampler> sampler_ =
+      Must(cuda::RowSampler::Make(*device_, {.max_rows = 64, .max_banned = 64}));
+};
+
+// The oracle itself: what it draws from an all-gather's rows is what Sampler draws from whole ones.
+TEST(RowSamplerOnCpu, GathersTheRanksSlices) {
+  const int rows = 3, vocab = 40;
+  const std::vector<float> logits = RandomFloats(rows * vocab, 2.0f, 8);
+  const cpu::RowSampler sampler;
+  for (const int ranks : {1, 2, 4}) {
+    const std::vector<float> split = SplitByRank(logits, rows, ranks);
+    const ops::LogitsView view{split.data(), rows, ranks, vocab / ranks};
+    const Scratch scratch(sampler.WorkspaceBytes(rows, vocab));
+    std::vector<ops::SampleParams> params(rows);
+    params[1] = {.temperature = 1.0f, .seed = 3};
+    params[2] = {.temperature = 1.0f, .top_k = 5, .seed = 4};
+    std::vector<ops::SampleResult> results(rows);
+    MustOk(sampler.Draw(view, params, results, scratch));
+    const std::vector<int32_t> targets = {0, 13, 39};
+    std::vector<float> logprobs(rows);
+    MustOk(sampler.LogProbs(view, targets, logprobs, scratch));
+    for (int r = 0; r < rows; ++r) {
+      const float* row = logits.data() + r * vocab;
+      EXPECT_EQ(results[r].token, cpu::Sampler().Draw(row, vocab, params[r]).token);
+      EXPECT_EQ(logprobs[r], cpu::Sampler().LogProb(row, vocab, targets[r]));
+    }
+    EXPECT_EQ(sampler.Draw(view, std::span(params).first(2), results, scratch).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(SamplerOnCuda, GreedyTakesTheLargestAndTheLowerIdOnATie) {
+  // Two chunks of the vocabulary; the tie crosses from one to the other.
+  const int vocab = 3000;
+  std::vector<float> logits = RandomFloats(vocab, 1.0f, 1);
+  logits[2900] = logits[37] = logits[2100] = 50.0f;
+  EXPECT_EQ(Draw(logits, 1, {{}})[0].token, 37);
+  const std::vector<int32_t> banned = {37};
+  EXPECT_EQ(Draw(logits, 2, {{.banned = banned}})[0].token, 2100);
+  // Zeros of both signs are equal.
+  const std::vector<float> zeros = {-1.0f, -0.0f, 0.0f, -0.0f};
+  EXPECT_EQ(Draw(zeros, 4, {{}})[0].token, 1);
+}
+
+TEST_F(SamplerOnCuda, DrawsOfEveryKindAreTheCpus) {
+  std::mt19937 bits(3);
+  const std::vector<int32_t> banned = {0, 5, 17, 40, 41};
+  const auto uniform = [&](float low, float high) {
+    return std::uniform_real_distribution<float>(low, high)(bits);
+  };
+  for (int round = 0; round < 60; ++round) {
+    const int rows = 1 + static_cast<int>(bits() % 9);
+    const int vocab = 4 * (15 + static_cast<int>(bits() % (round % 10 == 0 ? 1200 : 150)));
+    const int ranks = 1 << bits() % 3;
+    std::vector<float> logits = RandomFloats(static_cast<size_t>(rows) * vocab, 3.0f, bits());
+    if (round % 3 == 0) {
+      for (float& l : logits) l = std::round(l);  // many ties
+    }
+    if (round % 7 == 0) logits[bits() % logits.size()] = -INFINITY;
+    std::vector<ops::SampleParams> params(rows);
+    for (ops::SampleParams& p : params) {
+      p.seed = bits() | uint64_t{bits()} << 32;
+      p.choice = bits() % 4;
+      p.position = bits() % 100'000;
+      if (bits() % 5 != 0) p.temperature = uniform(0.0f, 2.0f);
+      if (bits() % 2) p.top_k = static_cast<int32_t>(bits() % (vocab + 5));
+      if (bits() % 2) p.top_p = uniform(0.0f, 1.0f);
+      if (bits() % 4 == 0) p.min_p = uniform(0.0f, 1.2f);
+      if (bits() % 2) {
+        p.banned = banned;
+        p.first_banned = vocab - 10;
+      }
+    }
+    SCOPED_TRACE(absl::StrCat("round ", round, ", ", ranks, " ranks of ", vocab));
+    ExpectTheCpusDraws(logits, ranks, params);
+  }
+}
+
+TEST_F(SamplerOnCuda, HundredsOfSeedsDrawTheCpusTokens) {
+  const int vocab = 400, rows = 50;
+  const std::vector<float> row = RandomFloats(vocab, 2.0f, 4);
+  std::vector<float> logits;
+  for (int r = 0; r < rows; ++r) logits.insert(logits.end(), row.begin(), row.end());
+  std::vector<ops::SampleParams> params(rows);
+  for (uint64_t seed = 0; seed < 400; seed += rows) {
+    for (int r = 0; r < rows; ++r) {
+      params[r] = {.temperature = 1.0f, .seed = seed + r, .position = 9};
+      if (r % 2) params[r].top_p = 0.9f;
+    }
+    ExpectTheCpusDraws(logits, 4, params);
+  }
+}
+
+// A border of the kept set inside a run of equal logits keeps the lower ids.
+TEST_F(SamplerOnCuda, CutsInsideTiesKeepTheLowerIds) {
+  const int vocab = 2500;
+  const std::vector<float> logits(vocab, 0.5f);
+  std::vector<float> rows;
+  std::vector<ops::SampleParams> params;
+  for (const int keep : {1, 2, 255, 256, 257, 2047, 2048, 2049, 2499}) {
+    for (uint32_t position = 0; position < 3; ++position) {
+      params.push_back({.temperature = 1.0f, .top_k = keep, .position = position});
+      rows.insert(rows.end(), logits.begin(), logits.end());
+    }
+  }
+  ExpectTheCpusDraws(rows, 1, params);
+  for (ops::SampleParams& p : params) {
+    p.top_p = (p.top_k + 0.5f) / vocab;
+    p.top_k = 0;
+  }
+  ExpectTheCpusDraws(rows, 1, params);
+  // The second cut falls into the ties that the first one left.
+  for (ops::SampleParams& p : params) {
+    p.top_k = 2100;
+    p.top_p = 0.7f;
+  }
+  ExpectTheCpusDraws(rows, 1, params);
+}
+
+TEST_F(SamplerOnCuda, BorderValuesOfParametersAreTheCpus) {
+  const int vocab = 120;
+  const std::vector<float> row = RandomFloats(vocab, 2.0f, 5);
+  const std::vector<ops::SampleParams> params = {
+      {.temperature = 1.0f, .top_p = 0.0f},
+      {.temperature = 1.0f, .top_p = -1.0f},
+      {.temperature = 1.0f, .top_p = 1.0f},
+      {.temperature = 1e-6f, .top_p = 0.5f},
+      {.temperature = 1.0f, .top_k = vocab},
+      {.temperature = 1.0f, .top_k = vocab + 1},
+      {.temperature = 1.0f, .top_k = -3},
+      {.temperature = 1.0f, .top_k = 1},
+      {.temperature = 1.0f, .min_p = 1.0f},
+      {.temperature = 1.0f, .min_p = 2.0f},
+      {.temperature = 100.0f, .min_p = 0.9f},
+      {.temperature = 0.0f, .top_k = 5, .min_p = 0.5f},
+      {.temperature = 1.0f, .top_p = 0.9f, .first_banned = 1}};
+  std::vector<float> logits;
+  for (size_t r = 0; r < params.size(); ++r) logits.insert(logits.end(), row.begin(), row.end());
+  ExpectTheCpusDraws(logits, 2, params);
+}
+
+TEST_F(SamplerOnCuda, RowsThatAreNotFiniteSaySo) {
+  const std::vector<int32_t> banned = {0};
+  const std::vector<std::pair<std::vector<float>, ops::SampleParams>> cases = {
+      {{1, NAN, 2, 3}, {}},
+      {{1, 2, NAN, 0}, {.first_banned = 2}},  // also where the NaN itself is banned
+      {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {}},
+      {{1, INFINITY, 0, 0}, {}},
+      {{1, 2, 3, 4}, {.first_banned = 1, .banned = banned}},
+      {{-INFINITY, 3, -INFINITY, -INFINITY}, {}},  // this one can be drawn
+  };
+  for (const float temperature : {0.0f, 1.0f}) {
+    for (const float top_p : {1.0f, 0.5f}) {
+      std::vector<float> logits;
+      std::vector<ops::SampleParams> params;
+      for (auto [row, p] : cases) {
+        p.temperature = temperature;
+        p.top_p = top_p;
+        logits.insert(logits.end(), row.begin(), row.end());
+        params.push_back(p);
+      }
+      const auto results = Draw(logits, 1, params);
+      for (size_t r = 0; r + 1 < results.size(); ++r) {
+        EXPECT_FALSE(results[r].finite) << r;
+        EXPECT_EQ(results[r].token, -1) << r;
+      }
+      EXPECT_TRUE(results.back().finite);
+      EXPECT_EQ(results.back().token, 1);
+      EXPECT_EQ(results.back().logprob, 0.0f);
+    }
+  }
+}
+
+TEST_F(SamplerOnCuda, LogProbsAreThoseOfTheRawRows) {
+  const int rows = 5, vocab = 2600;
+  const std::vector<float> logits = RandomFloats(rows * vocab, 4.0f, 6);
+  const std::vector<int32_t> targets = {0, 17, 2599, 1300, 2047};
+  std::vector<float> expected(rows);
+  MustOk(cpu::RowSampler().LogProbs({logits.data(), rows, 1, vocab}, targets, expected,
+                                    Scratch(cpu::RowSampler().WorkspaceBytes(rows, vocab))));
+  for (const int ranks : {1, 2, 4}) {
+    const auto data = Upload(SplitByRank(logits, rows, ranks));
+    std::vector<float> got(rows, NAN);
+    MustOk(sampler_->LogProbs({data.as<float>(), rows, ranks, vocab / ranks}, targets, got,
+                              Workspace(sampler_->WorkspaceBytes(rows, vocab))));
+    EXPECT_LT(MaxDifference(got, expected), 1e-5);
+  }
+}
+
+// A graph that has every pass serves rows that need few or none of them.
+TEST_F(SamplerOnCuda, AGraphDrawsByWhateverWasStaged) {
+  const int rows = 3, vocab = 300;
+  const std::vector<float> logits = RandomFloats(rows * vocab, 2.0f, 7);
+  const auto data = Upload(logits);
+  const auto outcomes = Poisoned<cuda::SampleOutcome>(rows);
+  const ops::LogitsView view{data.as<float>(), rows, 1, vocab};
+  const ops::Workspace workspace = Workspace(sampler_->WorkspaceBytes(rows, vocab));
+  const auto graph = Must(device_->Capture([&] {
+    sampler_->Run(view, {true, true, true}, workspace, outcomes.as<cuda::SampleOutcome>());
+  }));
+  for (uint32_t position = 0; position < 20; ++position) {
+    std::vector<ops::SampleParams> params(rows);
+    params[1] = {.temperature = 0.9f, .position = position};
+    params[2] = {.temperature = 0.9f, .top_p = 0.8f, .position = position};
+    if (position % 2) params[0] = {.temperature = 1.0f, .top_k = 10, .position = position};
+    MustOk(sampler_->Stage(params));
+    device_->Replay(*graph);
+    const auto got = Download<cuda::SampleOutcome>(outcomes, rows);
+    const auto expected = Expected(logits, params);
+    for (int r = 0; r < rows; ++r) EXPECT_EQ(got[r].token, expected[r].token) << position;
+  }
+}
+
+TEST_F(SamplerOnCuda, LimitsAreKept) {
+  const std::vector<float> logits(4 * 65, 1.0f);
+  const auto data = Upload(logits);
+  std::vector<ops::SampleParams> params(65);
+  std::vector<ops::SampleResult> results(65);
+  EXPECT_EQ(sampler_->Draw({data.as<float>(), 65, 1, 4}, params, results, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+  const std::vector<int32_t> banned(65);
+  params.assign(1, {.banned = banned});
+  results.resize(1);
+  EXPECT_EQ(sampler_->Draw({data.as<float>(), 1, 1, 4}, params, results, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sampler_->Draw({data.as<float>(), 2, 1, 4}, params, results, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SamplerOnCuda, TheRealVocabularyDrawsTheCpusTokens) {
+  if (TestDeviceIsEmulated()) GTEST_SKIP() << "too large for the emulator";
+  const int vocab = 154'880, rows = 8;
+  const std::vector<int32_t> banned = {154'820, 154'827, 154'829};
+  for (const int ranks : {1, 4}) {
+    for (uint32_t seed = 0; seed < 3; ++seed) {
+      const std::vector<float> logits =
+          RandomFloats(static_cast<size_t>(rows) * vocab, 2.5f, 100 + seed);
+      std::vector<ops::SampleParams> params(rows);
+      for (int r = 1; r < rows; ++r) {
+        params[r] = {.temperature = 0.3f * r, .seed = seed, .first_banned = 154'856};
+        params[r].banned = banned;
+      }
+      params[3].top_p = 0.95f;
+      params[4].top_k = 40;
+      params[5].top_k = 1000;
+      params[5].top_p = 0.9f;
+      params[6].min_p = 0.05f;
+      params[7].top_p = 0.999f;
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks, seed ", seed));
+      ExpectTheCpusDraws(logits, ranks, params);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quartet::testing
