@@ -6,6 +6,8 @@ set(QUARTET_CUDA_SOURCES
   embedding.cu
   exl3.cu
   kda.cu
+  kda_chunk.cu
+  kda_step.cu
   linear.cu
   mhc.cu
   mlp.cu
