@@ -4,6 +4,8 @@ set(QUARTET_CUDA_SOURCES
   dsa.cu
   embedding.cu
   exl3.cu
+  indexer.cu
+  indexer_select.cu
   kda.cu
   linear.cu
   mhc.cu
@@ -12,4 +14,6 @@ set(QUARTET_CUDA_SOURCES
   mtp.cu
   norm.cu
   sampler.cu
-  self_test.cu)
+  self_test.cu
+  sparse_mla.cu
+  sparse_mla_heads.cu)
