@@ -1,1 +1,149 @@
-#include "kernels/cuda/device/launch.cuh"
+// DsaProject between its projections: the norms, and what a row appends to the caches.
+
+#include "kernels/cuda/device/warp.cuh"
+#include "kernels/cuda/dsa_paged.cuh"
+
+namespace quartet::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxPool = 64;
+constexpr float kLayerNormEps = 1e-6f;
+
+// What scales a row of `width` floats to a mean square of one. All threads of the block call.
+QUARTET_DEVICE float RmsScale(const float* x, int width, float eps, float* scratch) {
+  float sum = 0.0f;
+  for (int c = static_cast<int>(threadIdx.x); c < width; c += kThreads) sum += x[c] * x[c];
+  return 1.0f / sqrtf(BlockSum(sum, scratch) / static_cast<float>(width) + eps);
+}
+
+struct KeyStatistics {
+  float mean;
+  float scale;
+};
+// Of one projected index key. All lanes of the warp call and get the same.
+QUARTET_DEVICE KeyStatistics StatisticsOfKey(const float* key, int dim) {
+  float sum = 0.0f;
+  for (int c = Lane(); c < dim; c += 32) sum += key[c];
+  KeyStatistics s;
+  s.mean = WarpSum(sum) / static_cast<float>(dim);
+  float squares = 0.0f;
+  for (int c = Lane(); c < dim; c += 32) squares += (key[c] - s.mean) * (key[c] - s.mean);
+  s.scale = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(dim) + kLayerNormEps);
+  return s;
+}
+
+// The index keys of a segment after LayerNorm: of this call from its projections, of older
+// positions from the ring.
+struct KeySource {
+  const DsaAppendParams& p;
+  RowPlace place;
+  float* ring;  // of the slot
+
+  QUARTET_DEVICE int key_offset() const { return p.q_rank + p.latents.width; }
+  QUARTET_DEVICE const float* Projected(int t) const {
+    return p.u + (place.segment.row_begin + t) * p.u_stride + key_offset();
+  }
+  QUARTET_DEVICE float* RingRow(int position) const {
+    return ring + static_cast<int64_t>(position % p.ring_rows) * 2 * p.pool_keys.width;
+  }
+  QUARTET_DEVICE float Normed(const float* key, const KeyStatistics& s, int c) const {
+    return (key[c] - s.mean) * s.scale * p.k_weight[c] + p.k_bias[c];
+  }
+};
+
+// P[c] = sum_j softmax_j(e[j][c] + ape[j][c]) k[j][c] over the kpool rows that end with this one.
+QUARTET_DEVICE void AppendPool(const KeySource& source, KeyStatistics* statistics /*[kpool]*/) {
+  const DsaAppendParams& p = source.p;
+  const int dim = p.pool_keys.width;
+  const int first = source.place.t - (p.kpool - 1);  // rows below 0 lie in the ring
+  for (int j = Warp(); j < p.kpool; j += kWarps) {
+    if (first + j < 0) continue;
+    const KeyStatistics s = StatisticsOfKey(source.Projected(first + j), dim);
+    if (Lane() == 0) statistics[j] = s;
+  }
+  __syncthreads();
+  const auto gate = [&](int j, int c) {
+    return first + j >= 0 ? source.Projected(first + j)[dim + c]
+                          : source.RingRow(source.place.segment.position + first + j)[dim + c];
+  };
+  const auto key = [&](int j, int c) {
+    return first + j >= 0 ? source.Normed(source.Projected(first + j), statistics[j], c)
+                          : source.RingRow(source.place.segment.position + first + j)[c];
+  };
+  unsigned char* to = PagedRow(p.pool_keys, p.step.pages + source.place.segment.page_begin,
+                               source.place.position / p.kpool);
+  for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
+    float largest = gate(0, c) + p.ape[c];
+    for (int j = 1; j < p.kpool; ++j) largest = fmaxf(largest, gate(j, c) + p.ape[j * dim + c]);
+    float total = 0.0f;
+    float sum = 0.0f;
+    for (int j = 0; j < p.kpool; ++j) {
+      const float weight = expf(gate(j, c) + p.ape[j * dim + c] - largest);
+      total += weight;
+      sum += weight * key(j, c);
+    }
+    StoreElement(p.pool_keys.form, to, c, sum / total, p.saturation);
+  }
+}
+
+// The newest ring_rows rows of the segment into the ring.
+QUARTET_DEVICE void WriteRing(const KeySource& source) {
+  const DsaAppendParams& p = source.p;
+  const int dim = p.pool_keys.width;
+  const int rows = source.place.segment.rows;
+  for (int t = max(0, rows - p.ring_rows) + Warp(); t < rows; t += kWarps) {
+    const float* key = source.Projected(t);
+    const KeyStatistics s = StatisticsOfKey(key, dim);
+    float* to = source.RingRow(source.place.segment.position + t);
+    for (int c = Lane(); c < dim; c += 32) {
+      to[c] = source.Normed(key, s, c);
+      to[dim + c] = key[dim + c];
+    }
+  }
+}
+
+}  // namespace
+
+// Grid (rows, 3): a block normalises q_a of its row, or stores its latent, or does what concerns
+// the indexer.
+//
+// Only the first pool that a segment completes can need rows of the ring, and rows of this call may
+// replace them there. So the block of the row that completes it also writes the ring, after it has
+// read; where no row completes a pool, the block of the segment's last row does.
+QUARTET_KERNEL(dsa_append, 256, 1, DsaAppendParams) {
+  __shared__ float scratch[kWarps];
+  __shared__ KeyStatistics statistics[kMaxPool];
+  const int row = static_cast<int>(blockIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  float* u = p.u + row * p.u_stride;
+  if (blockIdx.y == 0) {
+    const float scale = RmsScale(u, p.q_rank, p.q_eps, scratch);
+    for (int c = thread; c < p.q_rank; c += kThreads) u[c] = u[c] * scale * p.q_weight[c];
+    return;
+  }
+  const RowPlace place = PlaceOfRow(p.step, row);
+  if (blockIdx.y == 1) {
+    const float* latent = u + p.q_rank;
+    const float scale = RmsScale(latent, p.latents.width, p.kv_eps, scratch);
+    unsigned char* to =
+        PagedRow(p.latents, p.step.pages + place.segment.page_begin, place.position);
+    for (int c = thread; c < p.latents.width; c += kThreads) {
+      StoreElement(p.latents.form, to, c, latent[c] * scale * p.kv_weight[c], p.saturation);
+    }
+    return;
+  }
+  for (int h = thread; h < p.index_heads; h += kThreads) {
+    p.index_w[static_cast<int64_t>(row) * p.index_heads + h] *= p.head_scale;
+  }
+  const KeySource source = {p, place, p.ring + place.segment.slot * p.slot_stride};
+  if ((place.position + 1) % p.kpool == 0) AppendPool(source, statistics);
+  const int first_completing = p.kpool - 1 - place.segment.position % p.kpool;
+  if (place.t == min(first_completing, place.segment.rows - 1)) {
+    __syncthreads();
+    WriteRing(source);
+  }
+}
+
+}  // namespace quartet::cuda

@@ -5,6 +5,8 @@ set(QUARTET_CUDA_SOURCES
   dsa.cu
   embedding.cu
   exl3.cu
+  indexer.cu
+  indexer_select.cu
   kda.cu
   kda_chunk.cu
   kda_step.cu
@@ -17,4 +19,6 @@ set(QUARTET_CUDA_SOURCES
   peer_stress.cu
   rows.cu
   sampler.cu
-  self_test.cu)
+  self_test.cu
+  sparse_mla.cu
+  sparse_mla_heads.cu)

@@ -362,6 +362,12 @@ inline float __low2float(__half2 v) {
 inline float __high2float(__half2 v) {
   return __half2float(v.y);
 }
+inline __half __low2half(__half2 v) {
+  return v.x;
+}
+inline __half __high2half(__half2 v) {
+  return v.y;
+}
 inline __half2 __half2half2(__half v) {
   return {v, v};
 }

@@ -1,0 +1,233 @@
+// The per-head halves of kv_b: absorbed queries q~_h = q_h W_UK,h before the attention and
+// out_h = W_UV,h z_h after it. Both are y_h = x_h W_h^T, W_UK stored transposed.
+
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/dsa_paged.cuh"
+#include "kernels/cuda/sparse_mla_params.h"
+
+namespace quartet::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+template <bool Half>
+QUARTET_DEVICE float LoadX(const void* x, int64_t at) {
+  if constexpr (Half) return HalfToFloat(static_cast<const uint16_t*>(x)[at]);
+  return static_cast<const float*>(x)[at];
+}
+template <bool Half>
+QUARTET_DEVICE void StoreY(void* y, int64_t at, float v, SaturationCounters* saturation) {
+  if constexpr (Half) {
+    static_cast<__half*>(y)[at] = ToHalf(v, saturation);
+  } else {
+    static_cast<float*>(y)[at] = v;
+  }
+}
+
+// ---- a few rows: every weight is read once, eight outputs a warp
+
+constexpr int kOutputs = 8;
+
+// sums[o][r] += the products of eight inputs.
+template <int Rows>
+QUARTET_DEVICE void Accumulate(const uint4& w, const float* x, int in, float* sums) {
+  const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+  float wide[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    wide[2 * i] = HalfToFloat(static_cast<uint16_t>(words[i]));
+    wide[2 * i + 1] = HalfToFloat(static_cast<uint16_t>(words[i] >> 16));
+  }
+#pragma unroll
+  for (int r = 0; r < Rows; ++r) {
+    const float4 a = *reinterpret_cast<const float4*>(x + r * in);
+    const float4 b = *reinterpret_cast<const float4*>(x + r * in + 4);
+    sums[r] += a.x * wide[0] + a.y * wide[1] + a.z * wide[2] + a.w * wide[3] + b.x * wide[4] +
+               b.y * wide[5] + b.z * wide[6] + b.w * wide[7];
+  }
+}
+
+// Grid (ceil(out / 64), heads). Shared: x of the head, [Rows][in] FP32.
+template <int Rows, bool HalfX>
+QUARTET_DEVICE void FewRows(const HeadLinearParams& p) {
+  auto* x = reinterpret_cast<float*>(QUARTET_DYNAMIC_SHARED());
+  const int head = static_cast<int>(blockIdx.y);
+  const int first = static_cast<int>(blockIdx.x) * kWarps * kOutputs + Warp() * kOutputs;
+  for (int i = static_cast<int>(threadIdx.x); i < Rows * p.in; i += kThreads) {
+    const int r = i / p.in;
+    const int64_t at = (static_cast<int64_t>(r) * p.heads + head) * p.in + i % p.in;
+    x[i] = r < p.rows ? LoadX<HalfX>(p.x, at) : 0.0f;
+  }
+  __syncthreads();
+  const uint16_t* w = p.w + static_cast<int64_t>(head) * p.out * p.in;
+  float sums[kOutputs][Rows] = {};
+  for (int i = Lane() * 8; i < p.in; i += 256) {
+    uint4 weights[kOutputs];
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const int row = min(first + o, p.out - 1);
+      weights[o] =
+          LoadStreaming(reinterpret_cast<const uint4*>(w + static_cast<int64_t>(row) * p.in + i));
+    }
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) Accumulate<Rows>(weights[o], x + i, p.in, sums[o]);
+  }
+#pragma unroll
+  for (int r = 0; r < Rows; ++r) {
+    float outputs[kOutputs];
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) outputs[o] = sums[o][r];
+    const float sum = WarpSums<kOutputs>(outputs);  // lane l: output l / 4
+    const int out = first + Lane() / 4;
+    if (Lane() % 4 == 0 && out < p.out && r < p.rows) {
+      StoreY<!HalfX>(p.y, (static_cast<int64_t>(r) * p.heads + head) * p.out + out, sum,
+                     p.saturation);
+    }
+  }
+}
+
+// ---- many rows: 128 x 128 tiles, 32 inputs a step
+
+constexpr int kTile = 128;
+constexpr int kStep = 32;
+constexpr int kStride = kStep + 8;  // halves
+
+// What a thread fetches of one step: pieces of eight inputs, two of x and two of W.
+struct Fetched {
+  uint4 x[2];
+  uint4 w[2];
+};
+
+template <bool HalfX>
+QUARTET_DEVICE uint4 FetchX(const HeadLinearParams& p, int row, int head, int k) {
+  if (row >= p.rows || k >= p.in) return make_uint4(0, 0, 0, 0);
+  const int64_t at = (static_cast<int64_t>(row) * p.heads + head) * p.in + k;
+  if constexpr (HalfX) {
+    return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.x) + at);
+  } else {
+    return RoundEight(static_cast<const float*>(p.x) + at,
+                      blockIdx.x == 0 ? p.saturation : nullptr);
+  }
+}
+
+template <bool HalfX>
+QUARTET_DEVICE Fetched Fetch(const HeadLinearParams& p, int row0, int out0, int head, int k) {
+  Fetched f;
+  const uint16_t* w = p.w + static_cast<int64_t>(head) * p.out * p.in;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int r = piece / 4;
+    const int at = k + piece % 4 * 8;
+    f.x[i] = FetchX<HalfX>(p, row0 + r, head, at);
+    f.w[i] = out0 + r < p.out && at < p.in
+                 ? *reinterpret_cast<const uint4*>(w + static_cast<int64_t>(out0 + r) * p.in + at)
+                 : make_uint4(0, 0, 0, 0);
+  }
+  return f;
+}
+
+QUARTET_DEVICE void Deposit(const Fetched& f, __half* x, __half* w) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int at = piece / 4 * kStride + piece % 4 * 8;
+    *reinterpret_cast<uint4*>(x + at) = f.x[i];
+    *reinterpret_cast<uint4*>(w + at) = f.w[i];
+  }
+}
+
+// Grid (ceil(out / 128), ceil(rows / 128), heads); warps 4 x 2, each 32 rows x 64 outputs.
+template <bool HalfX>
+QUARTET_DEVICE void ManyRows(const HeadLinearParams& p) {
+  __shared__ __align__(16) __half shared_x[2][kTile * kStride];
+  __shared__ __align__(16) __half shared_w[2][kTile * kStride];
+  const int out0 = static_cast<int>(blockIdx.x) * kTile;
+  const int row0 = static_cast<int>(blockIdx.y) * kTile;
+  const int head = static_cast<int>(blockIdx.z);
+  const int warp_row = Warp() / 2 * 32;
+  const int warp_out = Warp() % 2 * 64;
+  FragC c[2][4];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) Clear(c[m][n]);
+  }
+  const int steps = (p.in + kStep - 1) / kStep;
+  Deposit(Fetch<HalfX>(p, row0, out0, head, 0), shared_x[0], shared_w[0]);
+  __syncthreads();
+  for (int s = 0; s < steps; ++s) {
+    Fetched next;
+    if (s + 1 < steps) next = Fetch<HalfX>(p, row0, out0, head, (s + 1) * kStep);
+    const __half* x = shared_x[s & 1] + warp_row * kStride;
+    const __half* w = shared_w[s & 1] + warp_out * kStride;
+#pragma unroll
+    for (int k = 0; k < kStep; k += 16) {
+      FragA a[2];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) LoadA(a[m], x + m * 16 * kStride + k, kStride);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        FragB b;
+        LoadB(b, w + n * 16 * kStride + k, kStride);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) Mma(c[m][n], a[m], b);
+      }
+    }
+    if (s + 1 < steps) Deposit(next, shared_x[(s + 1) & 1], shared_w[(s + 1) & 1]);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int row = row0 + warp_row + m * 16 + RowOfC(i);
+        const int out = out0 + warp_out + n * 16 + ColOfC(i);
+        if (row >= p.rows || out >= p.out) continue;
+        StoreY<!HalfX>(p.y, (static_cast<int64_t>(row) * p.heads + head) * p.out + out,
+                       c[m][n].v[i], p.saturation);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// FP32 in, FP16 out.
+QUARTET_KERNEL(mla_absorb_1, 256, 2, HeadLinearParams) {
+  FewRows<1, false>(p);
+}
+QUARTET_KERNEL(mla_absorb_2, 256, 2, HeadLinearParams) {
+  FewRows<2, false>(p);
+}
+QUARTET_KERNEL(mla_absorb_4, 256, 2, HeadLinearParams) {
+  FewRows<4, false>(p);
+}
+QUARTET_KERNEL(mla_absorb_8, 256, 2, HeadLinearParams) {
+  FewRows<8, false>(p);
+}
+QUARTET_KERNEL(mla_absorb_many, 256, 2, HeadLinearParams) {
+  ManyRows<false>(p);
+}
+// FP16 in, FP32 out.
+QUARTET_KERNEL(mla_value_1, 256, 2, HeadLinearParams) {
+  FewRows<1, true>(p);
+}
+QUARTET_KERNEL(mla_value_2, 256, 2, HeadLinearParams) {
+  FewRows<2, true>(p);
+}
+QUARTET_KERNEL(mla_value_4, 256, 2, HeadLinearParams) {
+  FewRows<4, true>(p);
+}
+QUARTET_KERNEL(mla_value_8, 256, 2, HeadLinearParams) {
+  FewRows<8, true>(p);
+}
+QUARTET_KERNEL(mla_value_many, 256, 2, HeadLinearParams) {
+  ManyRows<true>(p);
+}
+
+}  // namespace quartet::cuda

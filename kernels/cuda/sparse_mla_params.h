@@ -1,0 +1,62 @@
+#ifndef QUARTET_KERNELS_CUDA_SPARSE_MLA_PARAMS_H_
+#define QUARTET_KERNELS_CUDA_SPARSE_MLA_PARAMS_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/dsa_params.h"
+
+namespace quartet::cuda {
+
+// y_h = x_h W_h^T for every head, x and y [rows, heads, in or out]; one of them FP16, the other
+// FP32, as the kernel's name says.
+struct HeadLinearParams {
+  const void* x;
+  const uint16_t* w;  // [heads, out, in]
+  void* y;
+  int32_t rows;
+  int32_t heads;
+  int32_t in;
+  int32_t out;
+  SaturationCounters* saturation;
+};
+
+// Attention of absorbed queries over the latents of their rows' selections.
+struct AttendParams {
+  StepView step;
+  const int32_t* pools;   // [.., topk], of row 0 of the step
+  const int32_t* counts;  // [..]
+  const int32_t* tails;   // [..] or null
+  PagedRows latents;
+  uint16_t* q;      // [rows, heads, width]: absorbed queries of rows row_begin on; becomes the
+                    // weighted latents
+  float* parts;     // [rows, splits, heads, width], where splits > 1: unnormalised
+  float* part_max;  // [rows, splits, heads], of logits in units of log 2
+  float* part_sum;  // [rows, splits, heads]
+  int32_t row_begin;
+  int32_t heads;
+  int32_t kpool;
+  int32_t topk;
+  int32_t splits;
+  int32_t split_tiles;  // tiles of kAttendKeys keys a split
+  float scale_log2;     // nope^-1/2 / log 2
+  SaturationCounters* saturation;
+};
+
+constexpr int kAttendKeys = 64;
+constexpr int kAttendThreads = 256;
+
+// Dynamic shared memory of an attention kernel for `heads` heads a block and `width` columns;
+// `raw_bytes` a latent where the next keys are fetched ahead, else 0.
+constexpr int AttendSharedBytes(int heads, int width, int raw_bytes) {
+  const int queries = heads * (width + 8) * 2;
+  const int latents = kAttendKeys * (width + 8) * 2;
+  const int logits = heads * (kAttendKeys + 4) * 4;
+  const int probabilities = heads * (kAttendKeys + 8) * 2;
+  const int rescale = heads * 4;
+  const int addresses = kAttendKeys * 8;
+  return queries + latents + logits + probabilities + rescale + addresses + kAttendKeys * raw_bytes;
+}
+
+}  // namespace quartet::cuda
+
+#endif  // QUARTET_KERNELS_CUDA_SPARSE_MLA_PARAMS_H_
