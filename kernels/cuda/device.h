@@ -116,6 +116,9 @@ class Device {
 
   virtual absl::Status Synchronize() = 0;
 
+  // The stream as the driver knows it, for libraries that work on it. Null on the emulator.
+  virtual void* NativeStream() const { return nullptr; }
+
   // Records what `work` puts on the stream instead of doing it. Nothing that waits or allocates may
   // be called meanwhile.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) = 0;

@@ -23,7 +23,7 @@ class DriverKernel final : public Kernel {
 
   const std::string name;
   const CUfunction function;
-  size_t max_shared_bytes = 48 * 1024;
+  size_t max_shared_bytes = 0;  // dynamic, as announced
 
  private:
   const size_t param_bytes_;
@@ -78,6 +78,7 @@ class DriverDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  void* NativeStream() const override { return stream_; }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view what) override {
     CUdeviceptr data = 0;

@@ -4,8 +4,10 @@ set(QUARTET_CUDA_SOURCES
   dsa.cu
   embedding.cu
   exl3.cu
+  gemm.cu
   kda.cu
-  linear.cu
+  linear_exact.cu
+  linear_rows.cu
   mhc.cu
   mlp.cu
   moe.cu
