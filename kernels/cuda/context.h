@@ -14,6 +14,7 @@
 
 namespace quartet::cuda {
 
+class Cublas;
 struct SaturationCounters;
 
 struct StepLimits {
@@ -64,6 +65,7 @@ struct Context {
   Device* device = nullptr;
   const StepState* step = nullptr;
   SaturationCounters* saturation = nullptr;  // in device memory
+  const Cublas* cublas = nullptr;            // null where there is none
 };
 
 constexpr unsigned CeilDiv(int64_t a, int64_t b) {

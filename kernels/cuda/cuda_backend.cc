@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include "kernels/cpu/sampler.h"
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/device/counters.h"
 #include "kernels/cuda/dsa.h"
 #include "kernels/cuda/embedding.h"
@@ -24,7 +25,7 @@ class Backend final : public CudaBackend {
  public:
   Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters)
       : device_(device), step_(std::move(step)), counters_(std::move(counters)) {
-    context_ = {&device_, step_.get(), counters_.as<SaturationCounters>()};
+    context_ = {&device_, step_.get(), counters_.as<SaturationCounters>(), cublas_.get()};
     device_.Fill(counters_.data(), 0, sizeof(SaturationCounters));
   }
 
@@ -136,6 +137,7 @@ class Backend final : public CudaBackend {
   Device& device_;
   std::unique_ptr<StepState> step_;
   Buffer counters_;
+  std::unique_ptr<Cublas> cublas_ = Cublas::Load(device_);
   Context context_;
   ops::SaturationCounts counts_;
   cpu::Sampler sampler_;

@@ -78,6 +78,7 @@ class DriverDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  void* NativeStream() const override { return stream_; }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view what) override {
     CUdeviceptr data = 0;

@@ -1,52 +1,109 @@
 #include "kernels/cuda/linear.h"
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cuda/linear_params.h"
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/linear_exact.h"
+#include "kernels/cuda/linear_f16.h"
+#include "kernels/cuda/mlp_params.h"
 #include "kernels/cuda/weights.h"
 
 namespace quartet::cuda {
+namespace {
+
+constexpr unsigned kGluThreads = 256;
+
+}  // namespace
 
 absl::StatusOr<PackedLinear> PackedLinear::Make(Context& context,
                                                 std::span<const ops::LinearWeights> stack,
-                                                Precision precision, std::string_view what) {
+                                                Precision precision, std::string_view what,
+                                                bool shared_decision) {
   PackedLinear linear;
   linear.context_ = &context;
-  std::vector<float> all;
+  absl::StatusOr<const Kernel*> glu = context.device->Find("clamped_swiglu");
+  if (!glu.ok()) return glu.status();
+  linear.glu_ = *glu;
+  std::vector<ops::DenseMatrix> dense;  // consecutive ones that become one part
+  const auto flush = [&]() -> absl::Status {
+    if (dense.empty()) return absl::OkStatus();
+    const std::vector<ops::DenseMatrix> matrices = std::exchange(dense, {});
+    return linear.Append(precision == Precision::kF32
+                             ? LinearExact::Make(context, matrices, what)
+                             : LinearF16::Make(context, matrices, what, shared_decision),
+                         what);
+  };
   for (const ops::LinearWeights& weights : stack) {
-    const auto* dense = std::get_if<ops::DenseMatrix>(&weights);
-    if (dense == nullptr) return absl::UnimplementedError("EXL3");
-    absl::StatusOr<std::vector<float>> wide = cpu::Widen(*dense, what);
-    if (!wide.ok()) return wide.status();
-    all.insert(all.end(), wide->begin(), wide->end());
-    linear.in_ = dense->cols;
-    linear.out_ += dense->rows;
+    const auto* matrix = std::get_if<ops::DenseMatrix>(&weights);
+    if (matrix == nullptr) {
+      return absl::UnimplementedError(absl::StrCat(std::string(what), ": EXL3 on CUDA"));
+    }
+    // Exact parts keep one stored type each.
+    if (precision == Precision::kF32 && !dense.empty() &&
+        StoredType(dense.back()) != StoredType(*matrix)) {
+      if (absl::Status s = flush(); !s.ok()) return s;
+    }
+    dense.push_back(*matrix);
   }
-  absl::StatusOr<Buffer> buffer =
-      UploadBytes(context, all.data(), all.size() * sizeof(float), what);
-  if (!buffer.ok()) return buffer.status();
-  linear.weights_ = *std::move(buffer);
-  absl::StatusOr<const Kernel*> kernel = context.device->Find("linear_f32");
-  if (!kernel.ok()) return kernel.status();
-  linear.kernel_ = *kernel;
+  if (absl::Status s = flush(); !s.ok()) return s;
   return linear;
 }
 
-size_t PackedLinear::WorkspaceBytes(int) const {
-  return 0;
+absl::Status PackedLinear::Append(absl::StatusOr<std::unique_ptr<LinearPart>> part,
+                                  std::string_view what) {
+  if (!part.ok()) return part.status();
+  if (!parts_.empty() && (*part)->in() != in_) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": a matrix of ",
+                                                   (*part)->in(), " inputs in a stack of ", in_));
+  }
+  in_ = (*part)->in();
+  out_ += (*part)->out();
+  parts_.push_back(*std::move(part));
+  return absl::OkStatus();
+}
+
+size_t PackedLinear::WorkspaceBytes(int max_rows) const {
+  size_t most = 0;
+  for (const auto& part : parts_) most = std::max(most, part->WorkspaceBytes(max_rows));
+  return most;
 }
 
 void PackedLinear::Run(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
-                       ops::Workspace) const {
-  LinearF32Params params = {.x = x,
-                            .weights = weights_.as<float>(),
-                            .y = y,
-                            .x_stride = x_stride,
-                            .y_stride = y_stride,
-                            .in = static_cast<int32_t>(in_),
-                            .out = static_cast<int32_t>(out_)};
-  context_->device->Launch(
-      kernel_, {.grid_x = CeilDiv(out_, 8), .grid_y = static_cast<unsigned>(rows), .threads = 256},
-      params);
+                       ops::Workspace workspace) const {
+  for (const auto& part : parts_) {
+    part->Run(x, x_stride, rows, y, y_stride, workspace);
+    y += part->out();
+  }
+}
+
+size_t PackedLinear::GatedWorkspaceBytes(int max_rows) const {
+  WorkspaceCutter cutter;
+  cutter.Take<float>(max_rows * out_);
+  return cutter.used() + WorkspaceBytes(max_rows);
+}
+
+void PackedLinear::RunGated(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
+                            float limit, ops::Workspace workspace) const {
+  if (parts_.size() == 1 && parts_[0]->RunsGated(rows)) {
+    parts_[0]->RunGated(x, x_stride, rows, y, y_stride, limit, workspace);
+    return;
+  }
+  WorkspaceCutter cutter(workspace.data);
+  float* both = cutter.Take<float>(rows * out_);  // [rows, gate | up]
+  Run(x, x_stride, rows, both, out_, {cutter.rest(), workspace.bytes - cutter.used()});
+  context_->device->Launch(glu_,
+                           {.grid_x = CeilDiv(out_ / 2, kGluThreads),
+                            .grid_y = static_cast<unsigned>(rows),
+                            .threads = kGluThreads},
+                           ClampedSwiGluParams{.gate = both,
+                                               .up = both + out_ / 2,
+                                               .out = y,
+                                               .in_stride = out_,
+                                               .out_stride = y_stride,
+                                               .width = static_cast<int32_t>(out_ / 2),
+                                               .limit = limit});
 }
 
 }  // namespace quartet::cuda

@@ -11,6 +11,10 @@ set(QUARTET_CUDA_SOURCES
   kda_chunk.cu
   kda_step.cu
   linear.cu
+  gemm.cu
+  kda.cu
+  linear_exact.cu
+  linear_rows.cu
   mhc.cu
   mlp.cu
   moe.cu
