@@ -23,7 +23,7 @@ class DriverKernel final : public Kernel {
 
   const std::string name;
   const CUfunction function;
-  size_t max_shared_bytes = 48 * 1024;
+  size_t max_shared_bytes = 0;  // dynamic, as announced
 
  private:
   const size_t param_bytes_;
