@@ -7,6 +7,7 @@ set(QUARTET_CUDA_SOURCES
   exl3.cu
   indexer.cu
   indexer_select.cu
+  exl3_gemm.cu
   kda.cu
   kda_chunk.cu
   kda_step.cu

@@ -1,1 +1,278 @@
+#include "kernels/cuda/moe.h"
+
+#include <limits>
+#include <memory>
+
+#include "kernels/cuda/device/counters.h"
+#include "tests/unit/cuda/exl3_weights.h"
 #include "tests/unit/cuda/support.h"
+
+namespace quartet::testing {
+namespace {
+
+using Kind = RandomExl3::Kind;
+
+struct MoeShape {
+  int hidden = 256;
+  int inner = 128;
+  int experts = 8;
+  int top_k = 3;
+};
+
+// A layer of random EXL3 experts: matrix number i (gate, up, down of expert 0, then of expert 1, ...)
+// is of kind i modulo the number of kinds. Owns what the weights point to.
+class RandomMoe {
+ public:
+  RandomMoe(const MoeShape& s, const std::vector<Kind>& kinds, uint32_t seed)
+      : router_(RandomFloats(s.experts * s.hidden, 1.0f / std::sqrt(s.hidden), seed)),
+        bias_(RandomFloats(s.experts, 0.1f, seed + 1)),
+        shared_(RandomFloats(3 * kSharedInner * s.hidden, 1.0f / std::sqrt(s.hidden), seed + 2)) {
+    size_t next = 0;
+    const auto matrix = [&](int64_t in, int64_t out) {
+      matrices_.emplace_back(in, out, kinds[next++ % kinds.size()], seed += 3);
+      return matrices_.back().view();
+    };
+    matrices_.reserve(3 * s.experts);
+    weights_.router = DenseF32(router_, s.experts, s.hidden);
+    weights_.correction_bias = VectorF32(bias_);
+    for (int e = 0; e < s.experts; ++e) {
+      ops::MlpWeights w;
+      w.gate = matrix(s.hidden, s.inner);
+      w.up = matrix(s.hidden, s.inner);
+      w.down = matrix(s.inner, s.hidden);
+      weights_.experts.push_back(w);
+    }
+    const auto shared = [&](int part, int64_t rows, int64_t cols) {
+      ops::DenseMatrix m = DenseF32(shared_, rows, cols);
+      m.data += sizeof(float) * part * kSharedInner * s.hidden;
+      return m;
+    };
+    weights_.shared = {shared(0, kSharedInner, s.hidden), shared(1, kSharedInner, s.hidden),
+                       shared(2, s.hidden, kSharedInner), 10.0f};
+    weights_.top_k = s.top_k;
+    weights_.routed_scaling = 2.5f;
+  }
+
+  ops::MoeWeights& weights() { return weights_; }
+
+ private:
+  static constexpr int kSharedInner = 32;
+  std::vector<float> router_, bias_, shared_;
+  std::vector<RandomExl3> matrices_;
+  ops::MoeWeights weights_;
+};
+
+struct MoeResult {
+  std::vector<float> y, weights, logits;
+  std::vector<int32_t> experts;
+};
+
+class MoeOnCuda : public CudaOps {
+ protected:
+  MoeResult OnCpu(const ops::MoeWeights& w, const std::vector<float>& x, int rows) {
+    const auto op = Must(cpu_->PrepareMoe(w));
+    MoeResult r;
+    r.y.resize(x.size());
+    r.experts.resize(rows * w.top_k);
+    r.weights.resize(rows * w.top_k);
+    r.logits.resize(rows * w.experts.size());
+    op->Run(x.data(), rows, r.y.data(), {r.experts.data(), r.weights.data(), r.logits.data()},
+            Scratch(op->WorkspaceBytes(rows)));
+    return r;
+  }
+  MoeResult OnCuda(const ops::Moe& op, const ops::MoeWeights& w, const std::vector<float>& x,
+                   int rows) {
+    const size_t slots = rows * w.top_k;
+    const auto dx = Upload(x);
+    const auto dy = Poisoned<float>(x.size());
+    const auto experts = Poisoned<int32_t>(slots);
+    const auto weights = Poisoned<float>(slots);
+    const auto logits = Poisoned<float>(rows * w.experts.size());
+    op.Run(dx.as<float>(), rows, dy.as<float>(),
+           {experts.as<int32_t>(), weights.as<float>(), logits.as<float>()},
+           Workspace(op.WorkspaceBytes(rows)));
+    return {Download<float>(dy, x.size()), Download<float>(weights, slots),
+            Download<float>(logits, rows * w.experts.size()), Download<int32_t>(experts, slots)};
+  }
+
+  void ExpectAgrees(const ops::MoeWeights& w, int rows, uint32_t seed, const std::string& what) {
+    const int hidden = static_cast<int>(OutOfDown(w));
+    const auto x = RandomFloats(rows * hidden, 1.0f, seed);
+    const MoeResult expected = OnCpu(w, x, rows);
+    const auto op = Must(cuda_->PrepareMoe(w));
+    const MoeResult got = OnCuda(*op, w, x, rows);
+    EXPECT_EQ(got.experts, expected.experts) << what;
+    EXPECT_LT(MaxDifference(got.weights, expected.weights), 1e-4) << what;
+    EXPECT_LT(MaxDifference(got.logits, expected.logits), 1e-4) << what;
+    EXPECT_LT(RelativeL2(got.y, expected.y), 2e-3) << what;
+    for (int r = 0; r < rows; ++r) {
+      double square = 0;
+      for (int c = 0; c < hidden; ++c) square += std::pow(expected.y[r * hidden + c], 2);
+      const double root_mean = std::sqrt(square / hidden);
+      for (int c = 0; c < hidden; ++c) {
+        ASSERT_NEAR(got.y[r * hidden + c], expected.y[r * hidden + c], 1e-2 * root_mean)
+            << what << " row " << r << " output " << c;
+      }
+    }
+  }
+
+ private:
+  static int64_t OutOfDown(const ops::MoeWeights& w) {
+    const auto* dense = std::get_if<ops::DenseMatrix>(&w.router);
+    return dense->cols;
+  }
+};
+
+TEST_F(MoeOnCuda, AgreesWithTheCpuInEveryKindOfExpert) {
+  for (ops::TileOrder order : {ops::TileOrder::kSm80, ops::TileOrder::kColumnMajor}) {
+    const auto mcg = ops::Codebook::kMcg;
+    const std::vector<std::vector<Kind>> cases = {
+        {{2, mcg, order}},
+        {{3, mcg, order}},
+        {{4, mcg, order}},
+        {{6, mcg, order}, {8, mcg, order}},
+        {{2, mcg, order}, {3, mcg, order}, {4, mcg, order}, {2, mcg, order}},
+        {{2, ops::Codebook::k3Inst, order}, {3, mcg, order}},
+        {{2, ops::Codebook::kMul1, order}, {4, ops::Codebook::kMul1, order}},
+    };
+    for (size_t i = 0; i < cases.size(); ++i) {
+      RandomMoe moe({}, cases[i], 10 * static_cast<uint32_t>(i) + 1);
+      ExpectAgrees(moe.weights(), 2, 77, "case " + std::to_string(i));
+    }
+  }
+}
+
+TEST_F(MoeOnCuda, AnyNumberOfRows) {
+  RandomMoe moe({}, {{2}, {3}}, 5);
+  for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
+    ExpectAgrees(moe.weights(), rows, rows, std::to_string(rows) + " rows");
+  }
+}
+
+TEST_F(MoeOnCuda, RowsThatAllChooseTheSameExpertsShareTheirWeights) {
+  RandomMoe moe({.top_k = 8}, {{2}}, 6);
+  ExpectAgrees(moe.weights(), 8, 3, "all experts");
+}
+
+TEST_F(MoeOnCuda, PaddedExperts) {
+  RandomMoe moe({.hidden = 256, .inner = 256}, {{3}}, 7);
+  ops::MoeWeights w = moe.weights();
+  const auto router = RandomFloats(8 * 200, 0.1f, 8);
+  const auto shared = RandomFloats(200 * 16, 0.1f, 9);
+  w.router = DenseF32(router, 8, 200);
+  w.shared = {DenseF32(shared, 16, 200), DenseF32(shared, 16, 200), DenseF32(shared, 200, 16)};
+  for (ops::MlpWeights& e : w.experts) {
+    for (ops::LinearWeights* m : {&e.gate, &e.up}) {
+      std::get<ops::Exl3Matrix>(*m).used_in = 200;
+      std::get<ops::Exl3Matrix>(*m).used_out = 136;
+    }
+    std::get<ops::Exl3Matrix>(e.down).used_in = 136;
+    std::get<ops::Exl3Matrix>(e.down).used_out = 200;
+  }
+  ExpectAgrees(w, 3, 10, "padded");
+}
+
+TEST_F(MoeOnCuda, DenseExperts) {
+  constexpr int kHidden = 128, kInner = 40, kExperts = 8;
+  const auto router = RandomFloats(kExperts * kHidden, 0.1f, 20);
+  const auto bias = RandomFloats(kExperts, 0.1f, 21);
+  const auto data = RandomFloats((kExperts + 1) * 3 * kInner * kHidden, 0.1f, 22);
+  int next = 0;
+  const auto matrix = [&](int64_t rows, int64_t cols) {
+    ops::DenseMatrix m = DenseF32(data, rows, cols);
+    m.data += sizeof(float) * next++ * kInner * kHidden;
+    return m;
+  };
+  ops::MoeWeights w;
+  w.router = DenseF32(router, kExperts, kHidden);
+  w.correction_bias = VectorF32(bias);
+  for (int e = 0; e <= kExperts; ++e) {
+    ops::MlpWeights expert;
+    expert.gate = matrix(kInner, kHidden);
+    expert.up = matrix(kInner, kHidden);
+    expert.down = matrix(kHidden, kInner);
+    expert.limit = 2.0f;
+    (e < kExperts ? w.experts.emplace_back() : w.shared) = expert;
+  }
+  w.top_k = 3;
+  w.routed_scaling = 2.5f;
+  for (int rows : {1, 12}) ExpectAgrees(w, rows, 23, std::to_string(rows) + " rows");
+}
+
+TEST_F(MoeOnCuda, TiesGoToTheLowerIndexAndNanRowsStillChooseDifferentExperts) {
+  RandomMoe moe({.experts = 5}, {{2}}, 12);
+  ops::MoeWeights w = moe.weights();
+  const std::vector<float> zeros(5 * 256), bias(5);
+  w.router = DenseF32(zeros, 5, 256);
+  w.correction_bias = VectorF32(bias);
+  auto x = RandomFloats(2 * 256, 1.0f, 13);
+  auto op = Must(cuda_->PrepareMoe(w));
+  EXPECT_EQ(OnCuda(*op, w, x, 2).experts, (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+  x[256] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(OnCuda(*op, w, x, 2).experts, (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+  // A bias that is no number comes after all that are.
+  const std::vector<float> odd = {NAN, 0, -INFINITY, 1, -9};
+  w.correction_bias = VectorF32(odd);
+  op = Must(cuda_->PrepareMoe(w));
+  x.resize(256);
+  EXPECT_EQ(OnCuda(*op, w, x, 1).experts, (std::vector<int32_t>{3, 1, 4}));
+}
+
+TEST_F(MoeOnCuda, TheSameCallGivesTheSameBits) {
+  RandomMoe moe({}, {{2}, {4}}, 14);
+  const auto op = Must(cuda_->PrepareMoe(moe.weights()));
+  for (int rows : {1, 8, 33}) {
+    const auto x = RandomFloats(rows * 256, 1.0f, 15);
+    const auto first = OnCuda(*op, moe.weights(), x, rows);
+    const auto second = OnCuda(*op, moe.weights(), x, rows);
+    EXPECT_TRUE(SameBits(first.y, second.y)) << rows << " rows";
+  }
+}
+
+TEST_F(MoeOnCuda, TheHookChoosesInPlaceOfTheRouter) {
+  RandomMoe moe({}, {{2}}, 16);
+  cuda::StepLimits limits = Limits();
+  const auto step = Must(cuda::StepState::Create(*device_, limits));
+  const auto counters = Upload(std::vector<unsigned long long>{0, 0});
+  cuda::Context context = {device_.get(), step.get(), counters.as<cuda::SaturationCounters>()};
+  cuda::MoeTestHook hook;
+  const auto op = Must(cuda::PrepareMoeOp(moe.weights(), context, &hook));
+  const std::vector<int32_t> forced = {7, 2, 5, 1, 0, 6};
+  const auto device_forced = Upload(forced);
+  hook.forced_experts = device_forced.as<int32_t>();
+  const auto x = RandomFloats(2 * 256, 1.0f, 17);
+  EXPECT_EQ(OnCuda(*op, moe.weights(), x, 2).experts, forced);
+  hook.forced_experts = nullptr;
+  EXPECT_EQ(OnCuda(*op, moe.weights(), x, 2).experts, OnCpu(moe.weights(), x, 2).experts);
+}
+
+TEST_F(MoeOnCuda, ContradictoryWeightsAreRefusedByName) {
+  RandomMoe moe({}, {{2}}, 18);
+  ops::MoeWeights w = moe.weights();
+  w.top_k = 9;
+  EXPECT_THAT(std::string(cuda_->PrepareMoe(w).status().message()),
+              ::testing::HasSubstr("the best 9 of 8 experts"));
+  w = moe.weights();
+  std::get<ops::Exl3Matrix>(w.experts[5].down).used_in = 64;
+  EXPECT_THAT(std::string(cuda_->PrepareMoe(w).status().message()),
+              ::testing::HasSubstr("expert 5 down: shape [256, 64], should be [256, 128]"));
+  w = moe.weights();
+  std::get<ops::Exl3Matrix>(w.experts[2].up).tile_order = ops::TileOrder::kColumnMajor;
+  EXPECT_THAT(std::string(cuda_->PrepareMoe(w).status().message()),
+              ::testing::HasSubstr("expert 2 up and expert 0 gate differ in tile order"));
+}
+
+TEST_F(MoeOnCuda, TheModelsShapes) {
+  if (TestDeviceIsEmulated()) GTEST_SKIP() << "too much for the emulator";
+  for (int inner : {512, 2048}) {
+    RandomMoe moe({.hidden = 4096, .inner = inner, .experts = 16, .top_k = 8}, {{2}, {2}, {3}},
+                  inner);
+    for (int rows : {1, 4, 8, 64}) {
+      ExpectAgrees(moe.weights(), rows, rows,
+                   "inner " + std::to_string(inner) + ", " + std::to_string(rows) + " rows");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quartet::testing
