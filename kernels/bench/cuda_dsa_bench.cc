@@ -266,10 +266,10 @@ class DsaBench {
   // A step of one sequence whose last row stands at context - 1.
   std::vector<ops::Segment> Begin(int rows, int context) {
     const std::vector<ops::Segment> segments = {{0, rows, 0, context - rows, table_}};
-    CheckOk(backend_->BeginStep(segments));
+    CheckOk(backend_->BeginStep({}, segments));
     step_ = CheckOk(cuda::StepState::Create(
         *device_, {.max_rows = 8192, .max_segments = 8, .max_pages = 8192}));
-    CheckOk(step_->Set(segments));
+    CheckOk(step_->Set({}, segments));
     CheckOk(device_->Synchronize());
     return segments;
   }

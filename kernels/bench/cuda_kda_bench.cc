@@ -88,7 +88,7 @@ class KdaBench {
         CheckOk(device_.Find("kda_walk_128", sizeof(cuda::KdaWalkShared<kDim>)));
     const auto step = CheckOk(cuda::StepState::Create(device_, {.max_rows = kPrefillRows}));
     const int rows = Begin({chunks * cuda::kKdaChunk});
-    CheckOk(step->Set(segments_));
+    CheckOk(step->Set({}, segments_));
     const cuda::Buffer workspace =
         Allocate(static_cast<size_t>(chunks) * heads_ * cuda::KdaChunkLayout<kDim>::kFloats);
     const cuda::KdaChunkParams params = {
@@ -172,7 +172,7 @@ class KdaBench {
     };
     const auto begin = [&](int rows) {
       Begin({rows});
-      CheckOk(step->Set(segments_));
+      CheckOk(step->Set({}, segments_));
     };
     for (const int rows : decode_rows) {
       begin(rows);
@@ -216,7 +216,7 @@ class KdaBench {
           {.row_begin = rows, .rows = lengths[i], .slot = static_cast<int>(i), .position = 1});
       rows += lengths[i];
     }
-    CheckOk(backend_->BeginStep(segments_));
+    CheckOk(backend_->BeginStep({}, segments_));
     return rows;
   }
   ops::KdaInputs Inputs() const {

@@ -35,11 +35,14 @@ absl::StatusOr<std::unique_ptr<StepState>> StepState::Create(Device& device,
                   .row_segments = layout.row_segments,
                   .segments = layout.segments,
                   .pages = layout.pages};
-  for (std::byte*& ring : state->ring_) {
+  for (Staging& staging : state->ring_) {
     absl::StatusOr<void*> pinned =
         device.AllocatePinned(measure.used(), "staging of the step state");
     if (!pinned.ok()) return pinned.status();
-    ring = static_cast<std::byte*>(*pinned);
+    staging.data = static_cast<std::byte*>(*pinned);
+    absl::StatusOr<std::unique_ptr<Fence>> fence = device.MakeFence();
+    if (!fence.ok()) return fence.status();
+    staging.copied = *std::move(fence);
   }
   return state;
 }
@@ -59,10 +62,10 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
                      " pages; the limits are ", limits_.max_rows, ", ", limits_.max_segments,
                      " and ", limits_.max_pages));
   }
-  // The stream is at most one result behind the host, so the oldest entry was copied long ago.
-  std::byte* staging = ring_[next_];
+  Staging& staging = ring_[next_];
   next_ = (next_ + 1) % kRing;
-  const Layout out = Cut(staging);
+  if (absl::Status s = device_.Await(*staging.copied); !s.ok()) return s;
+  const Layout out = Cut(staging.data);
   std::copy(ids.begin(), ids.end(), out.ids);
   size_t page = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -81,8 +84,10 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
     page += segment.pages.size();
   }
   // Everything up to the last page in one copy.
-  const auto bytes = static_cast<size_t>(reinterpret_cast<std::byte*>(out.pages + page) - staging);
-  device_.CopyInAsync(memory_.data(), staging, bytes);
+  const auto bytes =
+      static_cast<size_t>(reinterpret_cast<std::byte*>(out.pages + page) - staging.data);
+  device_.CopyInAsync(memory_.data(), staging.data, bytes);
+  device_.Place(*staging.copied);
   return absl::OkStatus();
 }
 

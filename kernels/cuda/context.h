@@ -24,7 +24,8 @@ struct StepLimits {
 };
 
 // The meaning of a step's rows in device memory, at addresses that never change. The host writes
-// into a ring of pinned buffers, so that a plan can be sent while the plans before it still run.
+// into a ring of pinned buffers, so that it can run kRing steps ahead of the device before it
+// waits.
 class StepState {
  public:
   static absl::StatusOr<std::unique_ptr<StepState>> Create(Device& device,
@@ -50,13 +51,18 @@ class StepState {
   };
   Layout Cut(std::byte* data) const;
 
+  struct Staging {
+    std::byte* data = nullptr;
+    std::unique_ptr<Fence> copied;
+  };
+
   static constexpr int kRing = 4;
 
   Device& device_;
   const StepLimits limits_;
   Buffer memory_;
   StepView view_;
-  std::array<std::byte*, kRing> ring_{};
+  std::array<Staging, kRing> ring_;
   int next_ = 0;
 };
 

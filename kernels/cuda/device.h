@@ -46,6 +46,12 @@ class Graph {
   virtual ~Graph() = default;
 };
 
+// A place on the stream that the host can wait for.
+class Fence {
+ public:
+  virtual ~Fence() = default;
+};
+
 class Device;
 
 // Device memory, given back at the end. Movable.
@@ -111,8 +117,14 @@ class Device {
 
   // Host memory that the device reads while the host goes on. Freed with the device.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes, std::string_view what) = 0;
-  // From pinned memory, which must stay as it is until the copy was done.
+  // From pinned memory, which must stay as it is until the copy was done: a fence tells.
   virtual void CopyInAsync(void* to, const void* pinned, size_t bytes) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<Fence>> MakeFence() = 0;
+  // Moves the fence behind everything that is on the stream now.
+  virtual void Place(Fence& fence) = 0;
+  // Waits until the stream has passed the fence; not at all if it was never placed.
+  virtual absl::Status Await(Fence& fence) = 0;
 
   virtual absl::Status Synchronize() = 0;
 

@@ -29,6 +29,17 @@ class DriverKernel final : public Kernel {
   const size_t param_bytes_;
 };
 
+class DriverFence final : public Fence {
+ public:
+  DriverFence(const DriverApi& api, CUevent event) : event(event), api_(api) {}
+  ~DriverFence() override { api_.cuEventDestroy(event); }
+
+  const CUevent event;
+
+ private:
+  const DriverApi& api_;
+};
+
 class DriverGraph final : public Graph {
  public:
   DriverGraph(const DriverApi& api, CUgraphExec exec) : exec(exec), api_(api) {}
@@ -78,7 +89,6 @@ class DriverDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-  void* NativeStream() const override { return stream_; }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view what) override {
     CUdeviceptr data = 0;
@@ -162,6 +172,23 @@ class DriverDevice final : public Device {
   }
   void CopyInAsync(void* to, const void* pinned, size_t bytes) override {
     Keep(api_.cuMemcpyHtoDAsync(At(to), pinned, bytes, stream_), "copying to the device");
+  }
+
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
+    CUevent event = nullptr;
+    if (absl::Status s =
+            api_.Check(api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event");
+        !s.ok()) {
+      return s;
+    }
+    return std::make_unique<DriverFence>(api_, event);
+  }
+  void Place(Fence& fence) override {
+    Keep(api_.cuEventRecord(static_cast<DriverFence&>(fence).event, stream_), "recording an event");
+  }
+  absl::Status Await(Fence& fence) override {
+    Keep(api_.cuEventSynchronize(static_cast<DriverFence&>(fence).event), "running on the device");
+    return status_;
   }
 
   absl::Status Synchronize() override {

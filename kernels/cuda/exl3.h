@@ -36,8 +36,8 @@ struct Exl3Cut {
   int parts = 1;
   int strips_per_warp = 1;
 };
-// Enough blocks to fill the device, no more parts than that takes. `rows` is the most that one group
-// has.
+// Enough blocks to fill the device, no more parts than that takes. `rows` is the most that one
+// group has.
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows);
 
@@ -55,8 +55,8 @@ class Exl3Product {
   const Kernel* kernel_ = nullptr;
 };
 
-// One EXL3 matrix: y [rows, out] = x [rows, in] W, x and y FP32. Transforms in FP32, products of FP16
-// with FP32 sums. Used like PackedLinear.
+// One EXL3 matrix: y [rows, out] = x [rows, in] W, x and y FP32. Transforms in FP32, products of
+// FP16 with FP32 sums. Used like PackedLinear.
 class Exl3Linear {
  public:
   // `what` names the matrix in errors. INVALID_ARGUMENT where the matrix contradicts itself.

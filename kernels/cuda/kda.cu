@@ -260,7 +260,7 @@ QUARTET_DEVICE float SumsOfRows(float (&v)[kLoads]) {
 
 // Rows [64 block, 64 block + 64) of the stack [f_b; g_b] times the gates' vectors of all rows.
 QUARTET_DEVICE void GateProducts(const KdaProjectParams& p, int block) {
-  __shared__ float x[2][kKdaDecodeRows][kKdaMaxGateRank];  // of f_a and g_a
+  __shared__ __align__(16) float x[2][kKdaDecodeRows][kKdaMaxGateRank];  // of f_a and g_a
   const int width = p.heads * p.dim;
   const int rows = p.segments.rows;
   const int64_t first_row = p.segments.first_row;

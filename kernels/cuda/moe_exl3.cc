@@ -135,8 +135,7 @@ void Exl3Experts::Select(int rows, const RouterChoice& choice, const DecodeBuffe
                                            .inputs = static_cast<int32_t>(shape_.padded_hidden)});
 }
 
-void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts,
-                         const DecodeBuffers& b) const {
+void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const {
   gate_up_.Launch({.groups = b.groups,
                    .single = {},
                    .sums = b.gate_up,
@@ -194,21 +193,20 @@ void Exl3Experts::Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const
 
 void Exl3Experts::Combine(int rows, int parts, const MoeSlot* slots, const int32_t* places,
                           const float* sums, float* partial) const {
-  context_->device->Launch(
-      combine_,
-      {.grid_x = static_cast<unsigned>(shape_.padded_hidden / exl3::kBlock),
-       .grid_y = static_cast<unsigned>(rows),
-       .threads = 32 * static_cast<unsigned>(top_k_)},
-      MoeCombineParams{.sums = sums,
-                       .places = places,
-                       .slots = slots,
-                       .bank = table_.as<Exl3Weights>(),
-                       .partial = partial,
-                       .parts = parts,
-                       .slot_count = rows * top_k_,
-                       .top_k = top_k_,
-                       .out = static_cast<int32_t>(shape_.padded_hidden),
-                       .used_out = static_cast<int32_t>(shape_.hidden)});
+  context_->device->Launch(combine_,
+                           {.grid_x = static_cast<unsigned>(shape_.padded_hidden / exl3::kBlock),
+                            .grid_y = static_cast<unsigned>(rows),
+                            .threads = 32 * static_cast<unsigned>(top_k_)},
+                           MoeCombineParams{.sums = sums,
+                                            .places = places,
+                                            .slots = slots,
+                                            .bank = table_.as<Exl3Weights>(),
+                                            .partial = partial,
+                                            .parts = parts,
+                                            .slot_count = rows * top_k_,
+                                            .top_k = top_k_,
+                                            .out = static_cast<int32_t>(shape_.padded_hidden),
+                                            .used_out = static_cast<int32_t>(shape_.hidden)});
 }
 
 void Exl3Experts::Decode(const float* x, int rows, const RouterChoice& choice, float* partial,

@@ -5,15 +5,13 @@ set(QUARTET_CUDA_SOURCES
   dsa.cu
   embedding.cu
   exl3.cu
+  exl3_gemm.cu
+  gemm.cu
   indexer.cu
   indexer_select.cu
-  exl3_gemm.cu
   kda.cu
   kda_chunk.cu
   kda_step.cu
-  linear.cu
-  gemm.cu
-  kda.cu
   linear_exact.cu
   linear_rows.cu
   mhc.cu

@@ -78,7 +78,33 @@ TEST_P(CudaModelGoldenTest, ThreeHundredTokens) {
   const std::vector<float> want = Text().F32("b.logits");
   const int rows = static_cast<int>(ids.size());
   const std::vector<int32_t> pages = {9, 2};
+  RecordingTrace trace;
+  model.set_trace(&trace);
   ASSERT_TRUE(model.Trunk(ids, {{MakeSegment(0, rows, 0, 0, pages)}}).ok());
+  model.set_trace(nullptr);
+  for (const int layer : kDsaLayers) {
+    const std::vector<int32_t> want_positions = Text().I32(absl::StrCat("b.L", layer, ".topk"));
+    const std::vector<float> gaps = Text().F32(absl::StrCat("b.L", layer, ".topk_margin"));
+    int different = 0;
+    double widest = 0;
+    for (int r = 0; r < rows; ++r) {
+      const auto got = Positions(trace.selected(layer)[r].pools, r, kKpool);
+      if (got == Positions({want_positions.data() + r * kTopkWidth, kTopkWidth})) continue;
+      ++different;
+      widest = std::max<double>(widest, gaps[r]);
+    }
+    std::printf("  layer %d: %d selections differ, widest gap %.2e\n", layer, different, widest);
+  }
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const std::vector<float> streams = Text().F32(absl::StrCat("b.L", layer, ".streams"));
+    const std::vector<int32_t> kept = Text().I32("b.rows");
+    const auto& all = trace.values(layer, TracePoint::kStreams);
+    std::printf("  layer %d streams:", layer);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      std::printf(" %d:%.1e", kept[i], LargestDifference({all.data() + kept[i] * kStreams * kHidden, kStreams * kHidden}, {streams.data() + i * kStreams * kHidden, kStreams * kHidden}));
+    }
+    std::printf("\n");
+  }
   const std::vector<float> whole = AllLogits(model, model.activations().h, rows);
   ASSERT_EQ(whole.size(), want.size());
 

@@ -99,6 +99,11 @@ class SimtDevice final : public cuda::Device {
   void CopyInAsync(void* to, const void* pinned, size_t bytes) override {
     Do([=] { std::memcpy(to, pinned, bytes); });
   }
+  absl::StatusOr<std::unique_ptr<cuda::Fence>> MakeFence() override {
+    return std::make_unique<cuda::Fence>();
+  }
+  void Place(cuda::Fence&) override {}
+  absl::Status Await(cuda::Fence&) override { return status_; }
   absl::Status Synchronize() override { return status_; }
 
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(absl::FunctionRef<void()> work) override {

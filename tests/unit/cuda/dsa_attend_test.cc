@@ -94,7 +94,7 @@ class SparseMlaOnCuda : public CudaOps {
     const auto dcounts = Upload(counts);
     const auto dtails = Upload(tails);
     const auto dy = Poisoned<float>(rows * shape_.hidden);
-    MustOk(cuda_->BeginStep(segments));
+    Must(cuda_->BeginStep({}, segments));
     op_->Run(dq.as<float>(),
              {dpools.as<int32_t>(), dcounts.as<int32_t>(), nullptr,
               tails.empty() ? nullptr : dtails.as<int32_t>()},

@@ -43,7 +43,7 @@ class IndexerOnCuda : public CudaOps {
     const auto pools = Poisoned<int32_t>(rows * s.topk);
     const auto counts = Poisoned<int32_t>(rows);
     const auto margins = Poisoned<float>(rows);
-    MustOk(cuda_->BeginStep(segments));
+    Must(cuda_->BeginStep({}, segments));
     op->Run({nullptr, dq.as<float>(), dw.as<float>()}, segments, kv.device(),
             {pools.as<int32_t>(), counts.as<int32_t>(),
              want_margins ? margins.as<float>() : nullptr, nullptr},

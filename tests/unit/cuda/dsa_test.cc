@@ -72,7 +72,7 @@ class DsaProjectForms : public DsaOnCuda, public ::testing::WithParamInterface<o
       const auto dq = Poisoned<float>(q.size());
       const auto diq = Poisoned<float>(index_q.size());
       const auto diw = Poisoned<float>(index_w.size());
-      MustOk(cuda_->BeginStep(segments));
+      Must(cuda_->BeginStep({}, segments));
       op->Run(dx.as<float>(), segments, rows, kv.device(),
               {device_ring.as<float>(), SlotStride(s), kRingRows},
               {dq.as<float>(), diq.as<float>(), diw.as<float>()},
@@ -144,12 +144,12 @@ TEST_F(DsaOnCuda, LatentsTooLargeForTheStoredFormAreCounted) {
   const auto q = Poisoned<float>(2 * s.heads * s.nope);
   const auto index_q = Poisoned<float>(2 * s.index_heads * s.index_dim);
   const auto index_w = Poisoned<float>(2 * s.index_heads);
-  EXPECT_EQ(Must(cuda_->saturated()).e4m3, 0u);
-  MustOk(cuda_->BeginStep(segments));
+  EXPECT_EQ(Must(cuda_->saturation_counts()).e4m3, 0u);
+  Must(cuda_->BeginStep({}, segments));
   op->Run(x.as<float>(), segments, 2, kv.device(), {ring.as<float>(), 0, kRingRows},
           {q.as<float>(), index_q.as<float>(), index_w.as<float>()},
           Workspace(op->WorkspaceBytes(2)));
-  EXPECT_GT(Must(cuda_->saturated()).e4m3, 100u);
+  EXPECT_GT(Must(cuda_->saturation_counts()).e4m3, 100u);
   const TwinPages::Snapshot now(kv);
   for (float v : kv.Latents(now.layer(), 0, 2)) EXPECT_LE(std::abs(v), 448.0f);
 }
@@ -209,7 +209,7 @@ TEST_F(DsaOnCuda, AGraphOfALayerHoldsForEveryLaterStep) {
     attend->Run(q.data(), selection, segments, 1, kv.host(), y.data(),
                 Scratch(attend->WorkspaceBytes(1, kTokens)));
     MustOk(device_->CopyIn(dx.data(), x.data(), x.size() * sizeof(float)));
-    MustOk(cuda_->BeginStep(segments));
+    Must(cuda_->BeginStep({}, segments));
     device_->Replay(*graph);
     ASSERT_EQ(Download<int32_t>(dcounts, 1), counts) << position;
     if (margins[0] < 0.02f) continue;  // a close decision may fall either way

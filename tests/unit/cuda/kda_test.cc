@@ -108,7 +108,7 @@ class KdaRecurrenceOnCuda : public KdaOnCuda {
     const cuda::Buffer device_states = Upload(states);
     const cuda::Buffer o = Poisoned<float>(in.q.size());
     for (const std::vector<Segment>& segments : calls) {
-      MustOk(cuda_->BeginStep(segments));
+      Must(cuda_->BeginStep({}, segments));
       (op.get()->*form)(inputs.View(), segments, States(device_states.as<float>(), nullptr, s),
                         o.as<float>(), Workspace(op->WorkspaceBytes(RowsOf(segments))));
       MustOk(device_->Synchronize());
@@ -227,7 +227,7 @@ TEST_F(KdaRecurrenceOnCuda, SomeOfAStepsSegmentsCanBeRunAlone) {
   const DeviceInputs inputs = UploadInputs(in);
   const cuda::Buffer device_states = Upload(states);
   const cuda::Buffer o = Poisoned<float>(in.q.size());
-  MustOk(cuda_->BeginStep(all));
+  Must(cuda_->BeginStep({}, all));
   const ops::KdaState state = States(device_states.as<float>(), nullptr, s);
   const std::span<const Segment> segments = all;
   op->Chunked(inputs.View(), segments.first(1), state, o.as<float>(),
@@ -392,7 +392,7 @@ class KdaProjectOnCuda : public KdaOnCuda {
       DeviceInputs device = {Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.width()),
                              Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.width()),
                              Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.heads)};
-      MustOk(cuda_->BeginStep(segments));
+      Must(cuda_->BeginStep({}, segments));
       op->Run(dx.as<float>() + row * layer.hidden, segments, rows,
               States(nullptr, device_conv.as<float>(), s), device.View(),
               Workspace(op->WorkspaceBytes(rows)));
