@@ -25,14 +25,15 @@ QUARTET_KERNEL(ceiling_read, 512, 2, CeilingReadParams) {
   if (sum == 0x12345678u) *p.sink = sum;
 }
 
-// Eight chains of 32-bit multiply-adds a thread: the pipe that trellis decoding loads most.
+// Eight chains of 32-bit multiplications a thread, the pipe that trellis decoding loads most. The
+// xor keeps the compiler from folding several steps of a chain into one.
 QUARTET_KERNEL(ceiling_integer, 512, 2, CeilingLoopParams) {
   uint32_t x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = threadIdx.x * 8 + i;
   for (int n = 0; n < p.iterations; ++n) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = x[i] * 0xCBAC1FEDu + 0x3B603B60u;
+    for (int i = 0; i < 8; ++i) x[i] = (x[i] * 0xCBAC1FEDu) ^ 0x3B603B60u;
   }
   uint32_t sum = 0;
 #pragma unroll
