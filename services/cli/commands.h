@@ -18,6 +18,7 @@ void AddServeCommand(CLI::App& app, Command* chosen);
 void AddChatCommand(CLI::App& app, Command* chosen);
 void AddBenchCommand(CLI::App& app, Command* chosen);
 void AddDoctorCommand(CLI::App& app, Command* chosen);
+void AddPlanCommand(CLI::App& app, Command* chosen);
 
 }  // namespace quartet::cli
 

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   quartet::cli::AddChatCommand(app, &chosen);
   quartet::cli::AddBenchCommand(app, &chosen);
   quartet::cli::AddDoctorCommand(app, &chosen);
+  quartet::cli::AddPlanCommand(app, &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

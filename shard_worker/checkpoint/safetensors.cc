@@ -266,6 +266,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
     view.data = data + entry.begin;
     view.bytes = static_cast<int64_t>(entry.end - entry.begin);
     view.file = file->path_;
+    view.file_offset = view.data - file->map_;
   }
   return file;
 }

@@ -46,7 +46,8 @@ struct TensorView {
   std::vector<int64_t> shape;  // C order; empty for a scalar
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  std::string_view file;  // path of the file, owned by its SafetensorsFile
+  std::string_view file;    // path of the file, owned by its SafetensorsFile
+  int64_t file_offset = 0;  // of `data` in the file; 0 if it lies in memory only
 
   int64_t elements() const;
 };

@@ -24,11 +24,13 @@
 #include "services/common/log.h"
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
+#include "shard_worker/checkpoint/read_ahead.h"
 #include "shard_worker/checkpoint/synthetic.h"
 #include "shard_worker/checkpoint/weights.h"
 #include "shard_worker/collectives/collectives.h"
 #include "shard_worker/executor/coordinator_link.h"
 #include "shard_worker/executor/device.h"
+#include "shard_worker/executor/host_memory.h"
 #include "shard_worker/executor/executor.h"
 #include "shard_worker/executor/worker_metrics.h"
 #include "shard_worker/memory/pools.h"
@@ -320,32 +322,44 @@ class ShardWorker::Impl {
     QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options, *backend_));
     worker_metrics_.SetPoolSizes(pool_options.slots, pool_options.pages);
 
-    absl::Time last_report = absl::InfinitePast();
+    ReadAheadOptions read_options;
+    const int64_t memory = HostMemoryBytes();
+    read_options.window_bytes = std::min(read_options.window_bytes, memory / 4);
+    read_options.drop_behind = static_cast<int64_t>(checkpoint_->data_bytes()) > memory / 2;
+    ReadAhead reader(ListReadRuns(weights), read_options, MakeFileSource());
+
     const absl::Time begin = absl::Now();
-    QUARTET_ASSIGN(ops_, LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
-                     if (stop_.load()) return absl::CancelledError("asked to stop");
-                     if (std::string reason = link_->end_reason(); !reason.empty()) {
-                       return absl::UnavailableError(reason);
-                     }
-                     const absl::Time now = absl::Now();
-                     const bool done = step.done_bytes == step.total_bytes;
-                     if (!done && now - last_report < kProgressInterval) return absl::OkStatus();
-                     last_report = now;
-                     status_.Progress("loading weights", step.done_bytes, step.total_bytes);
-                     v1::FromWorker message;
-                     message.mutable_progress()->set_stage("loading weights");
-                     message.mutable_progress()->set_done_bytes(step.done_bytes);
-                     message.mutable_progress()->set_total_bytes(step.total_bytes);
-                     link_->Send(message);
-                     if (done) {
-                       const double seconds = absl::ToDoubleSeconds(now - begin);
-                       LogInfo(absl::StrFormat("loaded %.1f MiB in %.2f s with %d threads",
-                                               static_cast<double>(step.total_bytes) / (1 << 20),
-                                               seconds, threads));
-                     }
-                     return absl::OkStatus();
-                   }));
+    absl::Time last_report = absl::InfinitePast();
+    size_t parts_done = 0;
+    QUARTET_ASSIGN(
+        ops_, LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
+          if (stop_.load()) return absl::CancelledError("asked to stop");
+          if (std::string reason = link_->end_reason(); !reason.empty()) {
+            return absl::UnavailableError(reason);
+          }
+          const absl::Time now = absl::Now();
+          if (step.done_bytes == step.total_bytes || now - last_report >= kProgressInterval) {
+            last_report = now;
+            ReportLoading(step);
+          }
+          return reader.Finished(parts_done++);
+        }));
+    const ReadAhead::Stats read = reader.stats();
+    LogInfo(
+        absl::StrFormat("loaded the weights in %.2f s with %d threads; read %.1f MiB of files "
+                        "at %.0f MB/s",
+                        absl::ToDoubleSeconds(absl::Now() - begin), threads, Mib(read.bytes),
+                        static_cast<double>(read.bytes) / 1e6 / std::max(read.seconds, 1e-9)));
     return absl::OkStatus();
+  }
+
+  void ReportLoading(const LoadStep& step) {
+    status_.Progress("loading weights", step.done_bytes, step.total_bytes);
+    v1::FromWorker message;
+    message.mutable_progress()->set_stage("loading weights");
+    message.mutable_progress()->set_done_bytes(step.done_bytes);
+    message.mutable_progress()->set_total_bytes(step.total_bytes);
+    link_->Send(message);
   }
 
   absl::Status JoinGroup(const v1::Welcome& welcome) {
