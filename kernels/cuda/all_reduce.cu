@@ -2,15 +2,8 @@
 
 namespace quartet::cuda {
 
-// By the most ranks that a group has.
-QUARTET_KERNEL(peer_all_reduce_2, kPeerThreads, 1, PeerAllReduceParams) {
-  PeerAllReduce<2>(p.group, blockIdx.x, p.partial, p.sum, p.count);
-}
-QUARTET_KERNEL(peer_all_reduce_4, kPeerThreads, 1, PeerAllReduceParams) {
-  PeerAllReduce<4>(p.group, blockIdx.x, p.partial, p.sum, p.count);
-}
-QUARTET_KERNEL(peer_all_reduce_8, kPeerThreads, 1, PeerAllReduceParams) {
-  PeerAllReduce<8>(p.group, blockIdx.x, p.partial, p.sum, p.count);
+QUARTET_KERNEL(peer_all_reduce, kPeerThreads, 1, PeerAllReduceParams) {
+  PeerAllReduce(p.group, blockIdx.x, p.partial, p.sum, p.count);
 }
 
 // 4 bytes of a message at any address and of any length.
@@ -48,7 +41,7 @@ QUARTET_KERNEL(peer_all_gather, kPeerThreads, 1, PeerAllGatherParams) {
   for (int64_t slot = first; slot < slots; slot += kStep) {
     const uint32_t low = LoadBytes(p.local, 8 * slot, p.bytes);
     const uint32_t high = LoadBytes(p.local, 8 * slot + 4, p.bytes);
-    SendPacket<kMaxPeers>(p.group, call, slot, MakePacket(call, low, high));
+    SendPacket(p.group, call, slot, MakePacket(call, low, high));
     StorePacket(p, p.group.rank, slot, low, high);
   }
   for (int64_t slot = first; slot < slots; slot += kStep) {
@@ -68,7 +61,7 @@ QUARTET_KERNEL(peer_barrier, kPeerThreads, 1, PeerBarrierParams) {
   const PeerCall call = BeginPeerCall(p.group, blockIdx.x);
   if (call.failed || blockIdx.x != 0 || threadIdx.x != 0) return;
   FenceSystem();
-  SendPacket<kMaxPeers>(p.group, call, 0, MakePacket(call, 0, 0));
+  SendPacket(p.group, call, 0, MakePacket(call, 0, 0));
   Packet packets[kMaxPeers];
   if (ReceivePackets(p.group, call, 0, packets)) FenceSystem();
 }

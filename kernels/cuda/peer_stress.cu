@@ -58,7 +58,7 @@ QUARTET_KERNEL(peer_stress, kPeerThreads, 1, PeerStressParams) {
     const uint32_t dice =
         StressHash(rank, i, 0x10000u + blockIdx.x * kPeerThreads + threadIdx.x / 32);
     if (dice % 64 == 0) Nap(dice >> 20);
-    PeerAllReduce<kMaxPeers>(group, block, data, data, count);
+    PeerAllReduce(group, block, data, data, count);
     for (int64_t slot = first; 2 * slot < count; slot += kStep) {
       for (int64_t k = 2 * slot; k < 2 * slot + 2 && k < count; ++k) {
         const uint32_t index = static_cast<uint32_t>(k);

@@ -1,15 +1,12 @@
 #include "shard_worker/collectives/cuda_collectives.h"
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "shard_worker/collectives/cuda_start.h"
 
@@ -17,9 +14,6 @@ namespace quartet {
 namespace {
 
 constexpr absl::Duration kWatchPeriod = absl::Milliseconds(100);
-constexpr size_t kShortBytes = 16 * 1024;  // one row of the model
-constexpr size_t kLongBytes = 128 * 1024;
-constexpr size_t kBandwidthBytes = 16 << 20;
 
 // Operations of NCCL that the stream has reached and left. In pinned memory, counted by the device.
 struct StreamMarks {
@@ -53,10 +47,21 @@ class CudaGroup final : public CudaCollectives {
     absl::StatusOr<GpuLinks> links = ConnectGpus(device_, *processes_, options_);
     if (!links.ok()) return links.status();
     links_ = *std::move(links);
-    one_shot_bytes_ = links_.peer != nullptr ? options_.one_shot_bytes : 0;
     watcher_ = std::thread([this] { Watch(); });
-    if (absl::Status s = CheckSums(); !s.ok()) return s;
-    return Choose();
+    const auto by_peers = [&](float* data, size_t count) {
+      links_.peer->AllReduceSum(data, data, count);
+      return Check();
+    };
+    const auto by_nccl = [&](float* data, size_t count) {
+      return ByNccl([&] { return links_.nccl->AllReduceSum(data, count); });
+    };
+    const GpuWays ways = {by_peers, by_nccl};
+    if (absl::Status s = CheckSums(device_, *processes_, links_, options_, ways); !s.ok()) return s;
+    absl::StatusOr<GpuChoice> choice = Choose(device_, *processes_, links_, options_, ways);
+    if (!choice.ok()) return choice.status();
+    one_shot_bytes_ = choice->one_shot_bytes;
+    description_ = choice->description;
+    return absl::OkStatus();
   }
 
   int rank() const override { return options_.rendezvous.rank; }
@@ -142,133 +147,6 @@ class CudaGroup final : public CudaCollectives {
     Mark(marks_->finished);
     return absl::OkStatus();
   }
-
-  // Each way gives the sums that are known, and has opened its connections then.
-  absl::Status CheckSums() {
-    for (const size_t bytes : {size_t{4}, kShortBytes, options_.one_shot_bytes + kShortBytes}) {
-      const size_t count = bytes / sizeof(float);
-      if (links_.peer != nullptr) {
-        if (absl::Status s = CheckKnownSum(device_, *processes_, count, PeerSum()); !s.ok()) {
-          return s;
-        }
-      }
-      if (links_.nccl != nullptr) {
-        if (absl::Status s = CheckKnownSum(device_, *processes_, count, NcclSum()); !s.ok()) {
-          return s;
-        }
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Microseconds of both ways for the messages that one-shot is meant for. 0: no such way.
-  struct Times {
-    size_t bytes;
-    double peer_us = 0;
-    double nccl_us = 0;
-  };
-
-  absl::StatusOr<std::vector<Times>> Measure() {
-    const int calls = links_.one_gpu ? 4 : 100;
-    std::vector<Times> all;
-    for (size_t bytes = kShortBytes; bytes <= std::max(kLongBytes, options_.one_shot_bytes);
-         bytes *= 2) {
-      Times times = {.bytes = bytes};
-      if (links_.peer != nullptr) {
-        const auto us = MeasureAllReduce(device_, *processes_, bytes, calls, PeerSum());
-        if (!us.ok()) return us.status();
-        times.peer_us = *us;
-      }
-      if (links_.nccl != nullptr) {
-        const auto us = MeasureAllReduce(device_, *processes_, bytes, calls, NcclSum());
-        if (!us.ok()) return us.status();
-        times.nccl_us = *us;
-      }
-      all.push_back(times);
-    }
-    return all;
-  }
-
-  // Measures, decides and describes. All ranks have the same times.
-  absl::Status Choose() {
-    description_ = absl::StrFormat("collectives of %d GPUs, epoch %d: ", size(),
-                                   static_cast<int64_t>(options_.rendezvous.epoch));
-    if (size() == 1 && links_.nccl == nullptr) {
-      absl::StrAppend(&description_, "nothing to do");
-      return absl::OkStatus();
-    }
-    const absl::StatusOr<std::vector<Times>> measured = Measure();
-    if (!measured.ok()) return measured.status();
-    if (links_.peer != nullptr && links_.nccl != nullptr) {
-      one_shot_bytes_ = 0;
-      for (const Times& times : *measured) {
-        if (times.peer_us > times.nccl_us) break;
-        one_shot_bytes_ = std::min(times.bytes, options_.one_shot_bytes);
-      }
-    }
-    const auto describe = [&](double Times::*us) {
-      std::string text = "all-reduce of";
-      for (const Times& times : *measured) {
-        absl::StrAppendFormat(&text, "%s %d KiB in %.1f us", text.back() == 'f' ? "" : ",",
-                              times.bytes / 1024, times.*us);
-      }
-      return text;
-    };
-    if (links_.peer != nullptr) {
-      absl::StrAppend(&description_, "peer memory (", links_.peer_form,
-                      links_.one_gpu ? ", ranks take turns on one GPU" : "", ") ",
-                      describe(&Times::peer_us));
-      if (links_.nccl != nullptr) {
-        absl::StrAppend(&description_, ", used up to ", one_shot_bytes_ / 1024, " KiB");
-      }
-    } else {
-      absl::StrAppend(&description_, "no peer memory (", Reason(links_.peer_form), ")");
-    }
-    if (links_.nccl == nullptr) {
-      absl::StrAppend(&description_, "; no NCCL (", Reason(links_.nccl_form), ")");
-      return absl::OkStatus();
-    }
-    const absl::StatusOr<double> gbs = NcclGbs();
-    if (!gbs.ok()) return gbs.status();
-    absl::StrAppend(&description_, "; ", links_.nccl_form, " ", describe(&Times::nccl_us),
-                    absl::StrFormat(", 16 MiB at %.0f GB/s a link", *gbs));
-    return absl::OkStatus();
-  }
-
-  static std::string Reason(const std::string& form) {
-    return form.empty() ? "not asked for" : form;
-  }
-
-  // Each link of a ring of n carries 2 (n - 1) / n times the message.
-  absl::StatusOr<double> NcclGbs() {
-    const absl::StatusOr<double> us =
-        MeasureAllReduce(device_, *processes_, kBandwidthBytes, 4, NcclSum());
-    if (!us.ok()) return us.status();
-    const double gbs = 2.0 * (size() - 1) / size() * kBandwidthBytes / *us / 1e3;
-    if (size() > 1 && gbs < options_.nccl_gbs_min) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "NCCL moves %.2f GB/s between GPUs of this machine, as over sockets; expected %.2f or "
-          "more (is /dev/shm too small, or a NCCL_* variable set?)",
-          gbs, options_.nccl_gbs_min));
-    }
-    return gbs;
-  }
-
-  struct PeerSumFunction {
-    CudaGroup& group;
-    absl::Status operator()(float* data, size_t count) const {
-      group.links_.peer->AllReduceSum(data, data, count);
-      return group.Check();
-    }
-  };
-  PeerSumFunction PeerSum() { return {*this}; }
-  struct NcclSumFunction {
-    CudaGroup& group;
-    absl::Status operator()(float* data, size_t count) const {
-      return group.ByNccl([&] { return group.links_.nccl->AllReduceSum(data, count); });
-    }
-  };
-  NcclSumFunction NcclSum() { return {*this}; }
 
   void Watch() {
     std::unique_lock lock(mutex_);

@@ -6,10 +6,15 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "shard_worker/collectives/descriptor_exchange.h"
 
 namespace quartet {
 namespace {
+
+constexpr size_t kShortestBytes = 16 * 1024;  // one row of the model
+constexpr size_t kLongestBytes = 256 * 1024;
+constexpr size_t kBandwidthBytes = 16 << 20;
 
 using cuda::Device;
 using cuda::PeerMemory;
@@ -153,6 +158,81 @@ absl::Status ConnectNccl(Device& device, Collectives& group, const CudaCollectiv
   return absl::OkStatus();
 }
 
+// An all-reduce of a known sum.
+absl::Status CheckKnownSum(Device& device, Collectives& group, size_t count,
+                           AllReduceFunction all_reduce) {
+  const auto value = [](int factor, size_t i) {
+    return static_cast<float>(factor * (1 + i % 1021));
+  };
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = value(group.rank() + 1, i);
+  const size_t bytes = count * sizeof(float);
+  absl::StatusOr<cuda::Buffer> data = device.Allocate(bytes, "the known sum");
+  if (!data.ok()) return data.status();
+  if (absl::Status s = device.CopyIn(data->data(), values.data(), bytes); !s.ok()) return s;
+  if (absl::Status s = group.Barrier(); !s.ok()) return s;
+  absl::Status status = all_reduce(data->as<float>(), count);
+  const absl::Status copied = device.CopyOut(values.data(), data->data(), bytes);
+  if (status.ok()) status = copied;
+  const int factor = group.size() * (group.size() + 1) / 2;
+  for (size_t i = 0; i < count && status.ok(); ++i) {
+    if (values[i] != value(factor, i)) {
+      status = absl::InternalError(absl::StrCat("a known sum of ", count, " values is ", values[i],
+                                                " at ", i, ", expected ", value(factor, i)));
+    }
+  }
+  return Agree(group, status);
+}
+
+// Microseconds of both ways; 0 where there is no such way.
+struct Times {
+  size_t bytes;
+  double peer_us = 0;
+  double nccl_us = 0;
+};
+
+absl::StatusOr<std::vector<Times>> MeasureWays(Device& device, Collectives& group,
+                                               const GpuLinks& links, const GpuWays& ways) {
+  const int calls = links.one_gpu ? 4 : 100;
+  std::vector<Times> all;
+  for (size_t bytes = kShortestBytes; bytes <= kLongestBytes; bytes *= 2) {
+    Times times = {.bytes = bytes};
+    if (links.peer != nullptr) {
+      const auto us = MeasureAllReduce(device, group, bytes, calls, ways.by_peers);
+      if (!us.ok()) return us.status();
+      times.peer_us = *us;
+    }
+    if (links.nccl != nullptr) {
+      const auto us = MeasureAllReduce(device, group, bytes, calls, ways.by_nccl);
+      if (!us.ok()) return us.status();
+      times.nccl_us = *us;
+    }
+    all.push_back(times);
+  }
+  return all;
+}
+
+// GB/s over a link of NCCL's ring: each carries 2 (n - 1) / n times the message.
+absl::StatusOr<double> MeasureNcclGbs(Device& device, Collectives& group,
+                                      AllReduceFunction by_nccl) {
+  const absl::StatusOr<double> us = MeasureAllReduce(device, group, kBandwidthBytes, 4, by_nccl);
+  if (!us.ok()) return us.status();
+  return 2.0 * (group.size() - 1) / group.size() * kBandwidthBytes / *us / 1e3;
+}
+
+std::string Describe(const std::vector<Times>& measured, double Times::*us) {
+  std::string text = "all-reduce of";
+  for (const Times& times : measured) {
+    absl::StrAppendFormat(&text, "%s %d KiB in %.1f us", &times == &measured.front() ? "" : ",",
+                          times.bytes / 1024, times.*us);
+  }
+  return text;
+}
+
+std::string WhyNot(const std::string& form) {
+  return form.empty() ? "not asked for" : form;
+}
+
 }  // namespace
 
 absl::Status Agree(Collectives& group, const absl::Status& mine) {
@@ -197,29 +277,18 @@ absl::StatusOr<GpuLinks> ConnectGpus(Device& device, Collectives& group,
   return links;
 }
 
-absl::Status CheckKnownSum(Device& device, Collectives& group, size_t count,
-                           AllReduceFunction all_reduce) {
-  const auto value = [](int factor, size_t i) {
-    return static_cast<float>(factor * (1 + i % 1021));
-  };
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = value(group.rank() + 1, i);
-  const size_t bytes = count * sizeof(float);
-  absl::StatusOr<cuda::Buffer> data = device.Allocate(bytes, "the known sum");
-  if (!data.ok()) return data.status();
-  if (absl::Status s = device.CopyIn(data->data(), values.data(), bytes); !s.ok()) return s;
-  if (absl::Status s = group.Barrier(); !s.ok()) return s;
-  absl::Status status = all_reduce(data->as<float>(), count);
-  const absl::Status copied = device.CopyOut(values.data(), data->data(), bytes);
-  if (status.ok()) status = copied;
-  const int factor = group.size() * (group.size() + 1) / 2;
-  for (size_t i = 0; i < count && status.ok(); ++i) {
-    if (values[i] != value(factor, i)) {
-      status = absl::InternalError(absl::StrCat("a known sum of ", count, " values is ", values[i],
-                                                " at ", i, ", expected ", value(factor, i)));
+absl::Status CheckSums(Device& device, Collectives& group, const GpuLinks& links,
+                       const CudaCollectivesOptions& options, const GpuWays& ways) {
+  for (const size_t bytes : {sizeof(float), kShortestBytes, options.one_shot_bytes + 1024}) {
+    const size_t count = bytes / sizeof(float);
+    if (links.peer != nullptr) {
+      if (absl::Status s = CheckKnownSum(device, group, count, ways.by_peers); !s.ok()) return s;
+    }
+    if (links.nccl != nullptr) {
+      if (absl::Status s = CheckKnownSum(device, group, count, ways.by_nccl); !s.ok()) return s;
     }
   }
-  return Agree(group, status);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> MeasureAllReduce(Device& device, Collectives& group, size_t bytes, int calls,
@@ -246,6 +315,47 @@ absl::StatusOr<double> MeasureAllReduce(Device& device, Collectives& group, size
   std::vector<double> all_us(group.size());
   if (absl::Status s = group.AllGather(&own_us, sizeof(own_us), all_us.data()); !s.ok()) return s;
   return *std::max_element(all_us.begin(), all_us.end());
+}
+
+absl::StatusOr<GpuChoice> Choose(Device& device, Collectives& group, const GpuLinks& links,
+                                 const CudaCollectivesOptions& options, const GpuWays& ways) {
+  GpuChoice choice;
+  std::string& text = choice.description;
+  text = absl::StrCat("collectives of ", group.size(), " GPUs, epoch ", options.rendezvous.epoch,
+                      ": ");
+  if (group.size() == 1 && links.nccl == nullptr) {
+    text += "nothing to do";
+    return choice;
+  }
+  const absl::StatusOr<std::vector<Times>> measured = MeasureWays(device, group, links, ways);
+  if (!measured.ok()) return measured.status();
+  if (links.peer != nullptr) {
+    for (const Times& times : *measured) {
+      if (links.nccl != nullptr && times.peer_us > times.nccl_us) break;
+      choice.one_shot_bytes = std::min(times.bytes, options.one_shot_bytes);
+    }
+    absl::StrAppend(&text, "peer memory (", links.peer_form,
+                    links.one_gpu ? ", ranks take turns on one GPU" : "", ") up to ",
+                    choice.one_shot_bytes / 1024, " KiB at once, ",
+                    Describe(*measured, &Times::peer_us));
+  } else {
+    absl::StrAppend(&text, "no peer memory (", WhyNot(links.peer_form), ")");
+  }
+  if (links.nccl == nullptr) {
+    absl::StrAppend(&text, "; no NCCL (", WhyNot(links.nccl_form), ")");
+    return choice;
+  }
+  const absl::StatusOr<double> gbs = MeasureNcclGbs(device, group, ways.by_nccl);
+  if (!gbs.ok()) return gbs.status();
+  if (group.size() > 1 && *gbs < options.nccl_gbs_min) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("NCCL moves %.1f GB/s between GPUs of this machine, as over sockets; "
+                        "expected %.1f or more (is /dev/shm too small, or a NCCL_* variable set?)",
+                        *gbs, options.nccl_gbs_min));
+  }
+  absl::StrAppend(&text, "; ", links.nccl_form, " ", Describe(*measured, &Times::nccl_us),
+                  absl::StrFormat(", 16 MiB at %.0f GB/s a link", *gbs));
+  return choice;
 }
 
 }  // namespace quartet

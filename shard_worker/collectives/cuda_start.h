@@ -34,14 +34,29 @@ struct GpuLinks {
 absl::StatusOr<GpuLinks> ConnectGpus(cuda::Device& device, Collectives& group,
                                      const CudaCollectivesOptions& options);
 
-// An all-reduce of a known sum by `all_reduce(data, count)`, on all ranks. INTERNAL if it is wrong.
 using AllReduceFunction = absl::FunctionRef<absl::Status(float* data, size_t count)>;
-absl::Status CheckKnownSum(cuda::Device& device, Collectives& group, size_t count,
-                           AllReduceFunction all_reduce);
+struct GpuWays {
+  AllReduceFunction by_peers;  // called only where GpuLinks has it
+  AllReduceFunction by_nccl;
+};
+
+// Each way gives the sums that are known, and has opened its connections then. INTERNAL: it does
+// not.
+absl::Status CheckSums(cuda::Device& device, Collectives& group, const GpuLinks& links,
+                       const CudaCollectivesOptions& options, const GpuWays& ways);
 
 // Microseconds of an all-reduce of `bytes` bytes in a graph of `calls`; the same on all ranks.
 absl::StatusOr<double> MeasureAllReduce(cuda::Device& device, Collectives& group, size_t bytes,
                                         int calls, AllReduceFunction all_reduce);
+
+// Measures both ways and decides between them; the same on all ranks. FAILED_PRECONDITION: NCCL
+// goes over sockets.
+struct GpuChoice {
+  size_t one_shot_bytes = 0;  // longest message for peer memory
+  std::string description;
+};
+absl::StatusOr<GpuChoice> Choose(cuda::Device& device, Collectives& group, const GpuLinks& links,
+                                 const CudaCollectivesOptions& options, const GpuWays& ways);
 
 }  // namespace quartet
 

@@ -124,15 +124,12 @@ QUARTET_DEVICE uint32_t PacketData(const Packet& packet, int word) {
   return static_cast<uint32_t>(packet.words[word]);
 }
 
-// The three that follow are for groups of at most kMost ranks.
-
 // To all other ranks.
-template <int kMost>
 QUARTET_DEVICE void SendPacket(const PeerGroup& group, const PeerCall& call, int64_t slot,
                                const Packet& packet) {
   const int64_t at = PeerArea(group, call.number, group.rank) + slot;
 #pragma unroll
-  for (int r = 0; r < kMost; ++r) {
+  for (int r = 0; r < kMaxPeers; ++r) {
     if (r < group.size && r != group.rank) StoreSystem(group.inboxes[r] + at, packet);
   }
 }
@@ -169,21 +166,20 @@ class PeerWait {
 
 // What all other ranks sent for this slot, by rank; the own entry stays as it is. False: the group
 // has failed.
-template <int kMost>
 QUARTET_DEVICE bool ReceivePackets(const PeerGroup& group, const PeerCall& call, int64_t slot,
-                                   Packet (&packets)[kMost]) {
+                                   Packet (&packets)[kMaxPeers]) {
   const Packet* inbox = group.inboxes[group.rank] + PeerArea(group, call.number, 0) + slot;
   PeerWait wait;
   while (true) {
 #pragma unroll
-    for (int r = 0; r < kMost; ++r) {
+    for (int r = 0; r < kMaxPeers; ++r) {
       if (r < group.size && r != group.rank) {
         packets[r] = LoadSystem(inbox + static_cast<int64_t>(r) * group.capacity);
       }
     }
     uint32_t missing = 0;
 #pragma unroll
-    for (int r = 0; r < kMost; ++r) {
+    for (int r = 0; r < kMaxPeers; ++r) {
       if (r < group.size && r != group.rank &&
           (packets[r].words[0] >> 32 != call.tag || packets[r].words[1] >> 32 != call.tag)) {
         missing |= 1u << r;
@@ -203,7 +199,6 @@ QUARTET_DEVICE float2 LoadPair(const float* data, int64_t slot, int64_t count) {
 }
 
 // Sums in the order of ranks. `partial` and `sum` are aligned to 8 bytes and may be the same.
-template <int kMost>
 QUARTET_DEVICE void PeerAllReduce(const PeerGroup& group, unsigned block, const float* partial,
                                   float* sum, int64_t count) {
   constexpr int64_t kStep = int64_t{kPeerBlocks} * kPeerThreads;
@@ -215,16 +210,15 @@ QUARTET_DEVICE void PeerAllReduce(const PeerGroup& group, unsigned block, const 
   if (call.failed) return;
   for (int64_t slot = first; slot < slots; slot += kStep) {
     const float2 own = slot == first ? early : LoadPair(partial, slot, count);
-    SendPacket<kMost>(group, call, slot,
-                      MakePacket(call, __float_as_uint(own.x), __float_as_uint(own.y)));
+    SendPacket(group, call, slot, MakePacket(call, __float_as_uint(own.x), __float_as_uint(own.y)));
   }
   for (int64_t slot = first; slot < slots; slot += kStep) {
     const float2 own = slot == first ? early : LoadPair(partial, slot, count);
-    Packet packets[kMost];
+    Packet packets[kMaxPeers];
     if (!ReceivePackets(group, call, slot, packets)) return;
     float2 total = own;
 #pragma unroll
-    for (int r = 0; r < kMost; ++r) {
+    for (int r = 0; r < kMaxPeers; ++r) {
       if (r >= group.size) continue;
       const float2 part = r == group.rank ? own
                                           : make_float2(__uint_as_float(PacketData(packets[r], 0)),
