@@ -2,12 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "services/common/log.h"
+#include "shard_worker/checkpoint/gpu_plan.h"
 #include "shard_worker/executor/host_memory.h"
 #ifdef QUARTET_WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/driver_device.h"
+#include "shard_worker/collectives/cuda_collectives.h"
 #endif
 
 namespace quartet {
@@ -26,6 +31,22 @@ class CpuDevice final : public WorkerDevice {
   int sharers(int workers) const override { return workers; }
   absl::StatusOr<std::unique_ptr<ops::Backend>> MakeBackend(const BackendLimits& limits) override {
     return cpu::MakeCpuBackend({.threads = limits.threads});
+  }
+  int64_t WeightBytes(const Checkpoint&, const ModelWeights& weights) const override {
+    return WidenedWeightBytes(weights);
+  }
+  int64_t ActivationBytesPerToken(const ModelConfig& config, int tp, int64_t weight_bytes,
+                                  KvDtype kv_dtype) const override {
+    MemoryPlanOptions options;
+    options.budget_bytes = int64_t{1} << 60;
+    options.max_model_len = std::min<int64_t>(131072, config.max_position_embeddings);
+    options.kv_dtype = kv_dtype;
+    const absl::StatusOr<MemoryPlan> plan = PlanMemory(config, tp, weight_bytes, options);
+    return plan.ok() ? plan->activation_bytes / options.max_num_batched_tokens : 0;
+  }
+  absl::StatusOr<std::unique_ptr<Collectives>> OpenGroup(
+      const SharedMemoryOptions& options) override {
+    return OpenSharedMemory(options);
   }
 };
 
@@ -52,6 +73,29 @@ class CudaDevice final : public WorkerDevice {
     return cuda::MakeCudaBackend(*device_, {.max_rows = limits.max_rows,
                                             .max_segments = limits.max_segments,
                                             .max_pages = limits.max_pages});
+  }
+
+  int64_t WeightBytes(const Checkpoint& checkpoint, const ModelWeights& weights) const override {
+    const GpuWeightBytes bytes = CountGpuWeights(checkpoint, weights);
+    return bytes.total() - bytes.vision;  // the tower is not loaded
+  }
+  int64_t ActivationBytesPerToken(const ModelConfig& config, int tp, int64_t,
+                                  KvDtype kv_dtype) const override {
+    GpuPlanOptions options;
+    options.max_model_len = std::min<int64_t>(131072, config.max_position_embeddings);
+    options.max_num_batched_tokens = 512;
+    options.kv_dtype = kv_dtype;
+    return GpuActivationBytes(config, tp, options) / options.max_num_batched_tokens;
+  }
+  absl::StatusOr<std::unique_ptr<Collectives>> OpenGroup(
+      const SharedMemoryOptions& options) override {
+    CudaCollectivesOptions cuda_options;
+    cuda_options.rendezvous = options;
+    absl::StatusOr<std::unique_ptr<CudaCollectives>> group =
+        OpenCudaCollectives(*device_, cuda_options);
+    if (!group.ok()) return group.status();
+    LogInfo((*group)->description());
+    return *std::move(group);
   }
 
  private:

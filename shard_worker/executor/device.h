@@ -7,6 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ops/backend.h"
+#include "shard_worker/checkpoint/memory_plan.h"
+#include "shard_worker/checkpoint/safetensors.h"
+#include "shard_worker/checkpoint/weights.h"
+#include "shard_worker/collectives/collectives.h"
 
 namespace quartet {
 
@@ -34,6 +38,15 @@ class WorkerDevice {
   virtual int64_t memory_bytes() const = 0;
   // How many of `workers` workers of this host share one such device.
   virtual int sharers(int workers) const = 0;
+  // What a rank's weights take in the form that the backend keeps.
+  virtual int64_t WeightBytes(const Checkpoint& checkpoint, const ModelWeights& weights) const = 0;
+  // What a token of a step takes besides, for steps of usual size.
+  virtual int64_t ActivationBytesPerToken(const ModelConfig& config, int tp, int64_t weight_bytes,
+                                          KvDtype kv_dtype) const = 0;
+  // Joins the group over which this device's memory is summed, when all ranks are known to be
+  // there. On the thread that uses the backend.
+  virtual absl::StatusOr<std::unique_ptr<Collectives>> OpenGroup(
+      const SharedMemoryOptions& options) = 0;
   virtual absl::StatusOr<std::unique_ptr<ops::Backend>> MakeBackend(
       const BackendLimits& limits) = 0;
 };

@@ -30,8 +30,8 @@
 #include "shard_worker/collectives/collectives.h"
 #include "shard_worker/executor/coordinator_link.h"
 #include "shard_worker/executor/device.h"
-#include "shard_worker/executor/host_memory.h"
 #include "shard_worker/executor/executor.h"
+#include "shard_worker/executor/host_memory.h"
 #include "shard_worker/executor/worker_metrics.h"
 #include "shard_worker/memory/pools.h"
 #include "shard_worker/model/model.h"
@@ -150,24 +150,14 @@ class ShardWorker::Impl {
       offer.set_budget_bytes(options_.memory_gib > 0
                                  ? static_cast<uint64_t>(options_.memory_gib * (1 << 30))
                                  : device_->memory_bytes() / device_->sharers(tp));
-      offer.set_weight_bytes(WidenedWeightBytes(*weights));
+      offer.set_weight_bytes(device_->WeightBytes(*checkpoint_, *weights));
       offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens));
       offer.set_page_bytes(PageBytes(config_, options_.kv_dtype));
-      offer.set_activation_bytes_per_token(ActivationBytesPerToken(tp, offer.weight_bytes()));
+      offer.set_activation_bytes_per_token(device_->ActivationBytesPerToken(
+          config_, tp, static_cast<int64_t>(offer.weight_bytes()), options_.kv_dtype));
       offer.set_page_tokens(kTokensPerPage);
     }
     return absl::OkStatus();
-  }
-
-  // The plan's figure for a usual step, by token.
-  uint64_t ActivationBytesPerToken(int tp, uint64_t weight_bytes) const {
-    MemoryPlanOptions options;
-    options.budget_bytes = int64_t{1} << 60;
-    options.max_model_len = std::min<int64_t>(131072, config_.max_position_embeddings);
-    options.kv_dtype = options_.kv_dtype;
-    const absl::StatusOr<MemoryPlan> plan =
-        PlanMemory(config_, tp, static_cast<int64_t>(weight_bytes), options);
-    return plan.ok() ? plan->activation_bytes / options.max_num_batched_tokens : 0;
   }
 
   absl::Status StartAdmin() {
@@ -376,8 +366,14 @@ class ShardWorker::Impl {
       shared.epoch = welcome.epoch();
       shared.rank = static_cast<int>(welcome.rank());
       shared.size = static_cast<int>(welcome.tensor_parallel_size());
-      shared.open_timeout = kRendezvousPatience;
-      absl::StatusOr<std::unique_ptr<Collectives>> opened = OpenUnlessEnded(shared);
+      // The ranks wait for each other in a group of their own, which can be left; then all are here
+      // and the group that sums is opened at once.
+      SharedMemoryOptions meeting = shared;
+      meeting.name += ".meeting";
+      meeting.open_timeout = kRendezvousPatience;
+      absl::StatusOr<std::unique_ptr<Collectives>> met = OpenUnlessEnded(meeting);
+      if (!met.ok()) return met.status();
+      absl::StatusOr<std::unique_ptr<Collectives>> opened = device_->OpenGroup(shared);
       if (!opened.ok()) return opened.status();
       group = *std::move(opened);
     }

@@ -38,6 +38,8 @@ absl::Status Model::Logits(const float* hidden, std::span<const int> rows,
       logits_host_.resize(kHeadRows * vocab);
       QUARTET_RETURN_IF_ERROR(
           backend_.CopyOut(logits_host_.data(), logits, count * vocab * sizeof(float)));
+      // On a device a sum that failed shows only now.
+      QUARTET_RETURN_IF_ERROR(collectives_.Check());
       logits = logits_host_.data();
     }
     for (int i = 0; i < count; ++i) {
