@@ -76,7 +76,7 @@ void BenchMhc(const Bench& b) {
   const ops::MhcMix mix{post.as<float>(), comb.as<float>()};
   for (const int partials : {1, 4}) {
     const std::vector<const float*> ys(partials, y.as<float>());
-    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128, 129, 512, 2048, 8192}) {
+    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512, 703, 704, 2048, 8192}) {
       if (partials > 1 && rows != 1 && rows != 4 && rows != 8192) continue;
       const double bytes = 4.0 * rows * kHidden * (2 * kStreams + 1 + 1) + 2.0 * fn.size();
       const double us = MicrosecondsInGraph(b.device, rows > 128 ? 4 : kSites, [&](int i) {

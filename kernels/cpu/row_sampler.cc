@@ -49,6 +49,11 @@ absl::Status RowSampler::Draw(const ops::LogitsView& logits,
 absl::Status RowSampler::LogProbs(const ops::LogitsView& logits, std::span<const int32_t> targets,
                                   std::span<float> out, ops::Workspace workspace) const {
   if (absl::Status s = CheckRows(logits, targets.size(), out.size()); !s.ok()) return s;
+  for (const int32_t target : targets) {
+    if (target >= 0 && target < logits.vocab()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("target ", target, " is no id of a vocabulary of ", logits.vocab()));
+  }
   assert(workspace.bytes >= WorkspaceBytes(logits.rows, logits.vocab()));
   auto* space = reinterpret_cast<float*>(workspace.data);
   for (int r = 0; r < logits.rows; ++r) {

@@ -1,7 +1,6 @@
 #include "kernels/cuda/mhc.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -14,12 +13,13 @@
 namespace quartet::cuda {
 namespace {
 
-// Rows of one pair of launches of mhc_spread and mhc_collapse; how many of them a block spreads,
-// and from how many on; from how many rows on mhc_group is faster.
+// Rows of one pair of launches of mhc_spread and mhc_collapse, which bounds the memory of a site;
+// from how many rows on a block spreads kSpreadGroup of them, so that fn is read less often; from
+// how many on mhc_group, which reads fn once for 16 rows, is faster (on an H200).
 constexpr int kSpreadRows = 64;
 constexpr int kSpreadGroup = 4;
 constexpr int kSpreadGroupFrom = 9;
-constexpr int kGroupFrom = 129;
+constexpr int kGroupFrom = 11 * kSpreadRows;
 
 absl::Status CheckStreams(int streams) {
   if (streams == kMhcStreams) return absl::OkStatus();
@@ -89,7 +89,7 @@ class MhcSiteOp final : public ops::MhcSite {
                       .hc_eps = w.hc_eps,
                       .norm_eps = w.norm_eps,
                       .site_eps = w.norm.eps};
-    if (absl::Status s = op->UploadFn(w.fn, context); !s.ok()) return s;
+    if (absl::Status s = op->PrepareFn(w.fn, context); !s.ok()) return s;
     if (absl::Status s = op->AllocateSums(); !s.ok()) return s;
     return op;
   }
@@ -105,7 +105,7 @@ class MhcSiteOp final : public ops::MhcSite {
   }
 
  private:
-  absl::Status UploadFn(const ops::DenseMatrix& fn, Context& context) {
+  absl::Status PrepareFn(const ops::DenseMatrix& fn, Context& context) {
     const bool half = SixteenBits(fn.dtype);
     absl::StatusOr<Buffer> buffer = absl::UnknownError("");
     if (half) {
@@ -122,20 +122,22 @@ class MhcSiteOp final : public ops::MhcSite {
     if (!buffer.ok()) return buffer.status();
     fn_ = *std::move(buffer);
     constants_.fn = fn_.as<const uint4>();
-    group_shared_bytes_ = kMhcGroupRows * constants_.slices * kMhcSums * sizeof(float);
-    const auto find = [&](const char* f16, const char* f32, size_t shared,
-                          const Kernel*& to) -> absl::Status {
-      absl::StatusOr<const Kernel*> kernel = device_->Find(half ? f16 : f32, shared);
+    // One slice of FP32 or two of FP16: 48 KiB either way.
+    group_shared_bytes_ = kMhcMap * kMhcSlice * kMhcStreams * sizeof(float);
+    const auto find = [&](const char* name, size_t shared, const Kernel*& to) -> absl::Status {
+      absl::StatusOr<const Kernel*> kernel = device_->Find(name, shared);
       if (kernel.ok()) to = *kernel;
       return kernel.status();
     };
-    if (absl::Status s = find("mhc_spread_f16", "mhc_spread_f32", 0, spread_); !s.ok()) return s;
-    if (absl::Status s = find("mhc_spread4_f16", "mhc_spread4_f32", 0, spread_group_); !s.ok()) {
+    if (absl::Status s = find(half ? "mhc_spread_f16" : "mhc_spread_f32", 0, spread_); !s.ok()) {
       return s;
     }
-    if (absl::Status s = find("mhc_collapse", "mhc_collapse", 0, collapse_); !s.ok()) return s;
-    return find(getenv("G4") ? "mhc_group4_f16" : "mhc_group_f16", "mhc_group_f32",
-                group_shared_bytes_, group_);
+    if (absl::Status s = find(half ? "mhc_spread4_f16" : "mhc_spread4_f32", 0, spread_group_);
+        !s.ok()) {
+      return s;
+    }
+    if (absl::Status s = find("mhc_collapse", 0, collapse_); !s.ok()) return s;
+    return find(half ? "mhc_group_f16" : "mhc_group_f32", group_shared_bytes_, group_);
   }
 
   absl::Status AllocateSums() {

@@ -1,5 +1,6 @@
 // The boundary between two sublayers: expand with the former mix, map, collapse, norm.
 
+#include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/mhc_dots.cuh"
 
 namespace quartet::cuda {
@@ -133,7 +134,7 @@ QUARTET_KERNEL(mhc_spread_f16, kMhcSpreadThreads, 1, MhcSiteParams) {
 QUARTET_KERNEL(mhc_spread_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
   SpreadRows<FnF32, 1>(p);
 }
-QUARTET_KERNEL(mhc_spread4_f16, kMhcSpreadThreads, 1, MhcSiteParams) {
+QUARTET_KERNEL(mhc_spread4_f16, kMhcSpreadThreads, 2, MhcSiteParams) {
   SpreadRows<FnF16, 4>(p);
 }
 QUARTET_KERNEL(mhc_spread4_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
@@ -153,7 +154,7 @@ QUARTET_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
     LoadAhead(p, row, ahead);
     LoadAhead(p, norm);
   } else {
-    comb = MapRow(p, row, p.sums + row * p.slices * kMhcSums, pre);
+    comb = MapRow(p, row, p.sums + row * p.slices * kMhcSums, p.slices, pre);
   }
   __syncthreads();
   if (Warp() == kMapWarp) Sinkhorn(p, row, comb);
@@ -162,106 +163,133 @@ QUARTET_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
 
 // ---- many rows: one block takes kMhcGroupRows of them
 
-// kTeams teams of warps share the rows, the warps of a team the slices; the teams walk the slices
-// together, so that all but the first find fn in the first cache. A warp holds its rows' quads of
-// all streams and all 24 products in registers. Shared memory: [kMhcGroupRows, slices, kMhcSums]
-// floats.
-template <class Fn, int kTeams>
+// A warp has kWarpRows rows and walks over the slices: old streams in registers, all 24 products
+// too. The block's warps go slice by slice together and find fn in shared memory ([buffers] slices,
+// the next one on its way where there are two buffers).
+constexpr int kWarpRows = kMhcGroupRows / (kCollapseThreads / 32);
+
+template <class Fn>
+constexpr int kFnSlice = kMhcMap* kFnChunks<Fn> * 32;  // of 16 bytes
+
+template <class Fn>
+QUARTET_DEVICE void StageFn(const MhcSiteParams& p, int slice, uint4* to) {
+  const uint4* from = p.fn + static_cast<int64_t>(slice) * kFnSlice<Fn>;
+  for (int i = static_cast<int>(threadIdx.x); i < kFnSlice<Fn>; i += kCollapseThreads) {
+    CopyAsync16(to + i, from + i);
+  }
+  CopyAsyncCommit();
+}
+
+// This lane's share of the products of a slice, summed over the warp: value i of the kWarpRows x
+// kMhcMap ones is added to totals[i / 32] of lane i % 32.
+constexpr int kTotals = (kWarpRows * kMhcMap + 31) / 32;
+
+template <class Fn>
+QUARTET_DEVICE void AddSlice(float (&totals)[kTotals], const uint4* fn_slice,
+                             const StreamQuads (&z)[kWarpRows]) {
+  float sums[kWarpRows * kMhcMap] = {};
+#pragma unroll
+  for (int o = 0; o < kMhcMap; ++o) {
+    FnRows<Fn, 1> fn;
+#pragma unroll
+    for (int k = 0; k < kFnChunks<Fn>; ++k) {
+      fn.chunks[0][k] = fn_slice[(o * kFnChunks<Fn> + k) * 32 + Lane()];
+    }
+    AddProducts<Fn, 1, kWarpRows, kMhcMap>(sums + o, fn, z);
+  }
+#pragma unroll
+  for (int set = 0; set < kTotals; ++set) {
+    float values[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      values[i] = 32 * set + i < kWarpRows * kMhcMap ? sums[32 * set + i] : 0.0f;
+    }
+    totals[set] += WarpSumOfEach(values);
+  }
+}
+
+template <class Fn, int kBuffers>
 QUARTET_DEVICE void GroupOfRows(const MhcSiteParams& p) {
-  constexpr int kTeamWarps = 8 / kTeams;
-  constexpr int kRows = kMhcGroupRows / kTeams;
   constexpr int kMix = kMhcStreams * (1 + kMhcStreams);
-  __shared__ float scratch[8];
+  __shared__ float scratch[kCollapseThreads / 32];
   __shared__ float pre[kMhcGroupRows][kMhcStreams];
+  __shared__ float sums[kMhcGroupRows][kMhcSums];
   __shared__ __align__(16) float mixes[kMhcGroupRows][kMix];  // post, then comb
-  float* all_sums = reinterpret_cast<float*>(QUARTET_DYNAMIC_SHARED());
+  uint4* buffers = reinterpret_cast<uint4*>(QUARTET_DYNAMIC_SHARED());
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMhcGroupRows;
   const int rows = min(kMhcGroupRows, static_cast<int>(p.rows - begin));
-  const int warp = Warp();
+  const int first_row = Warp() * kWarpRows;
   const int lane = Lane();
-  if (warp < rows && lane < kMix && p.begin == 0) {
-    const int64_t row = begin + warp;
-    mixes[warp][lane] = lane < kMhcStreams
-                            ? p.post[row * kMhcStreams + lane]
-                            : p.comb[row * kMhcStreams * kMhcStreams + lane - kMhcStreams];
+  // Rows beyond the last read the last one again and write nothing.
+  const auto row_of = [&](int r) { return min(first_row + r, rows - 1); };
+#pragma unroll
+  for (int r = 0; r < kWarpRows; ++r) {
+    if (p.begin != 0 || lane >= kMix) continue;
+    const int64_t row = begin + row_of(r);
+    mixes[first_row + r][lane] = lane < kMhcStreams
+                                     ? p.post[row * kMhcStreams + lane]
+                                     : p.comb[row * kMhcStreams * kMhcStreams + lane - kMhcStreams];
   }
-  __syncthreads();
+  __syncwarp();
 
-  const int first_row = warp / kTeamWarps * kRows;
-  for (int slice = warp % kTeamWarps; slice < p.slices && first_row < rows; slice += kTeamWarps) {
+  float totals[kTotals] = {};
+  float squares[kWarpRows] = {};
+  if (kBuffers > 1) StageFn<Fn>(p, 0, buffers);
+  for (int slice = 0; slice < p.slices; ++slice) {
+    uint4* fn = buffers + slice % kBuffers * kFnSlice<Fn>;
+    if (kBuffers == 1) {
+      __syncthreads();
+      StageFn<Fn>(p, slice, fn);
+    }
     const int quad = slice * (kMhcSlice / 4) + lane;
-    StreamQuads z[kRows];
-    float4 y[kRows];
-    // Rows beyond the last read the last one again and write nothing.
+    StreamQuads z[kWarpRows];
+    float4 y[kWarpRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      y[r] = LoadOld(p, z[r], begin + min(first_row + r, rows - 1), quad);
-    }
-    float sums[kRows * kMhcMap] = {};
+    for (int r = 0; r < kWarpRows; ++r) y[r] = LoadOld(p, z[r], begin + row_of(r), quad);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = first_row + r;
-      const float* mix = mixes[min(row, rows - 1)];
+    for (int r = 0; r < kWarpRows; ++r) {
+      const float* mix = mixes[first_row + r];
       NewStreams(p, z[r], y[r], mix, mix + kMhcStreams);
-      if (row < rows && quad < p.hidden / 4) {
-        StoreStreams(z[r], p.streams, begin + row, p.hidden, quad);
+      if (first_row + r < rows && quad < p.hidden / 4) {
+        StoreStreams(z[r], p.streams, begin + first_row + r, p.hidden, quad);
       }
-      const float squares = WarpSum(SumOfSquares(z[r]));
-      if (lane == 0) all_sums[(row * p.slices + slice) * kMhcSums + kMhcMap] = squares;
+      squares[r] += WarpSum(SumOfSquares(z[r]));
     }
-#pragma unroll
-    for (int o = 0; o < kMhcMap; ++o) {
-      FnRows<Fn, 1> fn;
-      LoadFn<Fn, 1>(fn, p, slice, o);
-      AddProducts<Fn, 1, kRows, kMhcMap>(sums + o, fn, z);
+    CopyAsyncWait<0>();
+    __syncthreads();  // this slice of fn has come, and nobody reads the one before it
+    if (kBuffers > 1 && slice + 1 < p.slices) {
+      StageFn<Fn>(p, slice + 1, buffers + (slice + 1) % kBuffers * kFnSlice<Fn>);
     }
-    // Lane l gets the sum of the value l of each set of 32; the last set may be a part.
-    constexpr int kSets = (kRows * kMhcMap + 31) / 32;
-#pragma unroll
-    for (int set = 0; set < kSets; ++set) {
-      float values[32];
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        values[i] = 32 * set + i < kRows * kMhcMap ? sums[32 * set + i] : 0.0f;
-      }
-      const float sum = WarpSumOfEach(values);
-      const int at = 32 * set + lane;
-      if (at < kRows * kMhcMap) {
-        all_sums[((first_row + at / kMhcMap) * p.slices + slice) * kMhcSums + at % kMhcMap] = sum;
-      }
-    }
+    AddSlice<Fn>(totals, fn, z);
   }
-  __syncthreads();
-  if (warp < rows) {
-    const float* sums = all_sums + warp * p.slices * kMhcSums;
-    Sinkhorn(p, begin + warp, MapRow(p, begin + warp, sums, pre[warp]));
+#pragma unroll
+  for (int set = 0; set < kTotals; ++set) {
+    const int at = 32 * set + lane;
+    if (at < kWarpRows * kMhcMap) sums[first_row + at / kMhcMap][at % kMhcMap] = totals[set];
+  }
+#pragma unroll
+  for (int r = 0; r < kWarpRows; ++r) {
+    if (lane == 0) sums[first_row + r][kMhcMap] = squares[r];
+  }
+  __syncwarp();
+  for (int row = first_row; row < min(first_row + kWarpRows, rows); ++row) {
+    Sinkhorn(p, begin + row, MapRow(p, begin + row, sums[row], 1, pre[row]));
   }
   __syncthreads();
   NormAhead norm;
   LoadAhead(p, norm);
-  StreamsAhead ahead;
-  if constexpr (kTeams == 2) LoadAhead(p, begin, ahead);
   for (int r = 0; r < rows; ++r) {
-    if constexpr (kTeams == 2) {
-      StreamsAhead next;
-      if (r + 1 < rows) LoadAhead(p, begin + r + 1, next);
-      CollapseRow(p, begin + r, pre[r], ahead, norm, scratch);
-      ahead = next;
-    } else {
-      LoadAhead(p, begin + r, ahead);
-      CollapseRow(p, begin + r, pre[r], ahead, norm, scratch);
-    }
+    StreamsAhead ahead;
+    LoadAhead(p, begin + r, ahead);
+    CollapseRow(p, begin + r, pre[r], ahead, norm, scratch);
   }
 }
 
-QUARTET_KERNEL(mhc_group_f16, 256, 1, MhcSiteParams) {
+QUARTET_KERNEL(mhc_group_f16, kCollapseThreads, 2, MhcSiteParams) {
   GroupOfRows<FnF16, 2>(p);
 }
-QUARTET_KERNEL(mhc_group_f32, 256, 1, MhcSiteParams) {
-  GroupOfRows<FnF32, 2>(p);
-}
-QUARTET_KERNEL(mhc_group4_f16, 256, 2, MhcSiteParams) {
-  GroupOfRows<FnF16, 4>(p);
+QUARTET_KERNEL(mhc_group_f32, kCollapseThreads, 2, MhcSiteParams) {
+  GroupOfRows<FnF32, 1>(p);
 }
 
 // ---- after the last sublayer: one block a row, which waits in shared memory ([hidden] floats)

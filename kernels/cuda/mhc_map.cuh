@@ -16,7 +16,8 @@ QUARTET_DEVICE float Sigmoid(float v) {
 // Adds up the row's sums [slices, kMhcSums], slice by slice, and applies the map: pre goes to
 // `pre` [4], post to the mix. Lane 8 + 4j + i returns comb[j][i] before the Sinkhorn iterations,
 // the other lanes something.
-QUARTET_DEVICE float MapRow(const MhcSiteParams& p, int64_t row, const float* sums, float* pre) {
+QUARTET_DEVICE float MapRow(const MhcSiteParams& p, int64_t row, const float* sums, int slices,
+                            float* pre) {
   constexpr int kBatch = 32;  // loads under way together
   const int lane = Lane();
   const int at = lane < kMhcMap ? lane : 0;
@@ -24,11 +25,11 @@ QUARTET_DEVICE float MapRow(const MhcSiteParams& p, int64_t row, const float* su
   const float scale = p.scale[part], base = p.base[at];
   const int column = lane < kMhcSums ? lane : 0;
   float total = 0.0f;
-  for (int begin = 0; begin < p.slices; begin += kBatch) {
+  for (int begin = 0; begin < slices; begin += kBatch) {
     float batch[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      batch[i] = begin + i < p.slices ? sums[(begin + i) * kMhcSums + column] : 0.0f;
+      batch[i] = begin + i < slices ? sums[(begin + i) * kMhcSums + column] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) total += batch[i];

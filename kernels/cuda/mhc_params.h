@@ -14,7 +14,7 @@ constexpr int kMhcMap = 2 * kMhcStreams + kMhcStreams * kMhcStreams;  // rows of
 constexpr int kMhcSums = kMhcMap + 1;   // the products with fn, and the sum of squares
 constexpr int kMhcSlice = 128;          // channels of all streams that one warp multiplies
 constexpr int kMhcSpreadThreads = 256;  // mhc_spread: a warp has three rows of fn
-constexpr int kMhcGroupRows = 8;        // mhc_group: rows of a block
+constexpr int kMhcGroupRows = 16;       // mhc_group: rows of a block
 constexpr int kCollapseThreads = 256;   // deal the quads of x
 constexpr int kMhcCollapseBlock =
     kCollapseThreads + 32;  // mhc_collapse: one warp more, for the map

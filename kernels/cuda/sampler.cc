@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -211,6 +210,11 @@ absl::Status RowSampler::Draw(const ops::LogitsView& logits,
 absl::Status RowSampler::LogProbs(const ops::LogitsView& logits, std::span<const int32_t> targets,
                                   std::span<float> out, ops::Workspace workspace) const {
   if (absl::Status s = CheckRows(logits, targets.size(), out.size()); !s.ok()) return s;
+  for (const int32_t target : targets) {
+    if (target >= 0 && target < logits.vocab()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("target ", target, " is no id of a vocabulary of ", logits.vocab()));
+  }
   std::byte* staging = NextStaging();
   auto* rows = reinterpret_cast<SampleRow*>(staging);
   for (size_t r = 0; r < targets.size(); ++r) {

@@ -61,50 +61,65 @@ QUARTET_DEVICE void MarkBanned(const SampleParamsCommon& p, const SampleRow& row
   __syncthreads();
 }
 
-QUARTET_DEVICE void MergeChunks(const SampleParamsCommon& p, int r, const SampleRow& row,
-                                Candidate* scratch, float* floats) {
-  __shared__ double doubles[kSampleWarps];
-  const int chunk_count = static_cast<int>(gridDim.x);
-  const SampleChunkSums* chunks = p.chunks + static_cast<int64_t>(r) * chunk_count;
-  Candidate best = {0.0, -1}, draw = {0.0, -1};
-  float largest = NegativeInfinity();
-  float bad = 0.0f;
-  for (int c = static_cast<int>(threadIdx.x); c < chunk_count; c += kSampleThreads) {
-    best = Better(best, {static_cast<double>(chunks[c].best), chunks[c].best_id});
-    draw = Better(draw, {chunks[c].draw, chunks[c].draw_id});
-    largest = fmaxf(largest, chunks[c].largest);
-    if (chunks[c].bad != 0) bad = 1.0f;
-  }
-  best = BlockBest(best, scratch);
-  draw = BlockBest(draw, scratch);
-  largest = BlockMax(largest, floats);
-  bad = BlockMax(bad, floats);
-  double sum = 0.0;
-  for (int c = static_cast<int>(threadIdx.x); c < chunk_count; c += kSampleThreads) {
-    if (chunks[c].sum > 0.0f) {
-      sum += static_cast<double>(chunks[c].sum) *
-             static_cast<double>(expf(chunks[c].largest - largest));
-    }
-  }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullMask, sum, offset);
-  if (Lane() == 0) doubles[Warp()] = sum;
+QUARTET_DEVICE SampleChunkSums NoSums() {
+  return {0.0, -1, NegativeInfinity(), -1, NegativeInfinity(), 0.0f, 0};
+}
+
+// `sum` of exp(logit - largest) as one of exp(logit - other), other >= largest.
+QUARTET_DEVICE float Rescaled(float sum, float largest, float other) {
+  return sum > 0.0f ? sum * expf(largest - other) : 0.0f;
+}
+
+QUARTET_DEVICE SampleChunkSums Merge(const SampleChunkSums& a, const SampleChunkSums& b) {
+  const float largest = fmaxf(a.largest, b.largest);
+  const Candidate best =
+      Better({static_cast<double>(a.best), a.best_id}, {static_cast<double>(b.best), b.best_id});
+  const Candidate draw = Better({a.draw, a.draw_id}, {b.draw, b.draw_id});
+  return {draw.value,
+          draw.id,
+          static_cast<float>(best.value),
+          best.id,
+          largest,
+          Rescaled(a.sum, a.largest, largest) + Rescaled(b.sum, b.largest, largest),
+          a.bad | b.bad};
+}
+
+QUARTET_DEVICE SampleChunkSums WarpMerge(const SampleChunkSums& s) {
+  const float largest = WarpMax(s.largest);
+  const Candidate best = WarpBest({static_cast<double>(s.best), s.best_id});
+  const Candidate draw = WarpBest({s.draw, s.draw_id});
+  return {draw.value,
+          draw.id,
+          static_cast<float>(best.value),
+          best.id,
+          largest,
+          WarpSum(Rescaled(s.sum, s.largest, largest)),
+          __any_sync(kFullMask, s.bad)};
+}
+
+// The sums of all threads of the block, in the first warp. `scratch` holds one element a warp.
+QUARTET_DEVICE SampleChunkSums BlockMerge(const SampleChunkSums& s, SampleChunkSums* scratch) {
+  const SampleChunkSums warp = WarpMerge(s);
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int w = 1; w < kSampleWarps; ++w) sum += doubles[w];
+  if (Lane() == 0) scratch[Warp()] = warp;
+  __syncthreads();
+  if (Warp() > 0) return warp;
+  return WarpMerge(Lane() < kSampleWarps ? scratch[Lane()] : NoSums());
+}
+
+QUARTET_DEVICE void FinishScan(const SampleParamsCommon& p, int r, const SampleRow& row,
+                               const SampleChunkSums& sums) {
   SampleState state = {};
-  state.log_sum = static_cast<double>(largest) + log(sum);
-  state.best = static_cast<float>(best.value);
-  state.finite = bad == 0.0f && best.id >= 0;
+  state.log_sum = static_cast<double>(sums.largest) + static_cast<double>(logf(sums.sum));
+  state.best = sums.best;
+  state.finite = sums.bad == 0 && sums.best_id >= 0;
   state.last_tie = -1;  // no key is 0: everything is above the threshold
   p.states[r] = state;
   if (row.target >= 0) {
-    p.outcomes[r] = {
-        row.target,
-        static_cast<float>(static_cast<double>(LogitAt(p, r, row.target)) - state.log_sum),
-        state.finite};
+    const double logit = LogitAt(p, r, row.target);
+    p.outcomes[r] = {row.target, static_cast<float>(logit - state.log_sum), state.finite};
   } else if (!HasCuts(row)) {
-    WriteOutcome(p, r, row.over_temperature > 0.0 ? draw.id : best.id, state);
+    WriteOutcome(p, r, row.over_temperature > 0.0 ? sums.draw_id : sums.best_id, state);
   }
 }
 
@@ -115,56 +130,76 @@ QUARTET_DEVICE void ClearBins(const SampleParamsCommon& p, int row) {
   }
 }
 
-QUARTET_KERNEL(sample_scan, kSampleThreads, 1, SampleParamsCommon) {
+// The logits of this thread's ids, -infinity beyond the vocabulary.
+QUARTET_DEVICE void LoadLogits(const SampleParamsCommon& p, int r, float (&logits)[kSampleIds]) {
+  int rank = ChunkId(0) / p.local;
+  int at = ChunkId(0) - rank * p.local;
+#pragma unroll
+  for (int i = 0; i < kSampleIds; ++i) {
+    while (at >= p.local) {
+      at -= p.local;
+      ++rank;
+    }
+    logits[i] = ChunkId(i) < p.vocab
+                    ? p.logits[(static_cast<int64_t>(rank) * p.row_count + r) * p.local + at]
+                    : NegativeInfinity();
+    at += kSampleThreads;
+  }
+}
+
+QUARTET_KERNEL(sample_scan, kSampleThreads, 5, SampleParamsCommon) {
   __shared__ uint32_t marks[kSampleChunk / 32];
-  __shared__ float floats[kSampleWarps];
-  __shared__ Candidate scratch[kSampleWarps];
+  __shared__ SampleChunkSums scratch[kSampleWarps];
   const int r = static_cast<int>(blockIdx.y);
   const SampleRow row = p.rows[r];
   float logits[kSampleIds];
-#pragma unroll
-  for (int i = 0; i < kSampleIds; ++i) {
-    logits[i] = ChunkId(i) < p.vocab ? LogitAt(p, r, ChunkId(i)) : NegativeInfinity();
-  }
-  MarkBanned(p, row, marks);
+  LoadLogits(p, r, logits);
+  if (row.banned_count > 0) MarkBanned(p, row, marks);
 
   const bool cuts = HasCuts(row);
   const bool noisy = row.over_temperature > 0.0 && !cuts;
-  Candidate best = {0.0, -1}, draw = {0.0, -1};
-  float largest = NegativeInfinity();
-  bool bad = false;
+  SampleChunkSums sums = NoSums();
 #pragma unroll
   for (int i = 0; i < kSampleIds; ++i) {
     const int id = ChunkId(i);
     const float v = logits[i];
-    largest = fmaxf(largest, v);
-    bad |= !(v <= 3.402823466e+38f);
-    const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
-    const bool allowed =
-        v > NegativeInfinity() && id < row.first_banned && (marks[at / 32] >> (at % 32) & 1) == 0;
-    if (allowed) best = Better(best, {static_cast<double>(v), id});
-    if (allowed && noisy) draw = Better(draw, {DrawValue(row, v, id), id});
+    sums.largest = fmaxf(sums.largest, v);
+    sums.bad |= !(v <= 3.402823466e+38f);
+    bool allowed = v > NegativeInfinity() && id < row.first_banned;
+    if (row.banned_count > 0) {
+      const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
+      allowed = allowed && (marks[at / 32] >> (at % 32) & 1) == 0;
+    }
+    // Ids ascend, so that the first of equals is the lowest.
+    if (allowed && v > sums.best) {
+      sums.best = v;
+      sums.best_id = id;
+    }
+    if (allowed && noisy) {
+      const double value = DrawValue(row, v, id);
+      if (sums.draw_id < 0 || value > sums.draw) {
+        sums.draw = value;
+        sums.draw_id = id;
+      }
+    }
     if (cuts && id < p.vocab) {
       p.keys[static_cast<int64_t>(r) * p.vocab + id] = allowed ? LogitKey(v) : 0;
     }
   }
-  largest = BlockMax(largest, floats);
-  float sum = 0.0f;
-  if (largest > NegativeInfinity()) {
+  if (sums.largest > NegativeInfinity()) {
 #pragma unroll
-    for (int i = 0; i < kSampleIds; ++i) sum += expf(logits[i] - largest);
+    for (int i = 0; i < kSampleIds; ++i) sums.sum += expf(logits[i] - sums.largest);
   }
-  sum = BlockSum(sum, floats);
-  best = BlockBest(best, scratch);
-  if (noisy) draw = BlockBest(draw, scratch);
-  const int any_bad = __syncthreads_or(bad);
-  if (threadIdx.x == 0) {
-    p.chunks[static_cast<int64_t>(r) * gridDim.x + blockIdx.x] = {
-        draw.value, draw.id, static_cast<float>(best.value), best.id, largest, sum, any_bad};
-  }
+  SampleChunkSums* chunks = p.chunks + static_cast<int64_t>(r) * gridDim.x;
+  sums = BlockMerge(sums, scratch);
+  if (threadIdx.x == 0) chunks[blockIdx.x] = sums;
   if (!IsLastBlock(p.tickets + r, gridDim.x)) return;
+
   if (cuts) ClearBins(p, r);
-  MergeChunks(p, r, row, scratch, floats);
+  sums = NoSums();
+  for (unsigned c = threadIdx.x; c < gridDim.x; c += kSampleThreads) sums = Merge(sums, chunks[c]);
+  sums = BlockMerge(sums, scratch);
+  if (threadIdx.x == 0) FinishScan(p, r, row, sums);
 }
 
 // ---- cuts: radix selection over the keys, eleven or ten bits a pass
@@ -179,17 +214,29 @@ QUARTET_DEVICE double LogMass(const SampleState& state, const SampleRow& row, ui
          row.over_temperature;
 }
 
-// exp of it in units of 2^-44: sums of integers do not depend on their order.
-QUARTET_DEVICE unsigned long long Mass(const SampleState& state, const SampleRow& row,
-                                       uint32_t key) {
-  return static_cast<unsigned long long>(exp(LogMass(state, row, key)) * 0x1p44 + 0.5);
+// exp of it in units of 2^-42: sums of integers do not depend on their order. Two words of 21 bits,
+// so that those of a chunk can be summed in 32 bits each.
+constexpr int kMassWordBits = 21;
+struct MassWords {
+  uint32_t low, high;
+};
+static_assert(kSampleChunk <= 1 << (32 - kMassWordBits));
+
+QUARTET_DEVICE MassWords Mass(const SampleState& state, const SampleRow& row, uint32_t key) {
+  constexpr float kUnits = 0x1p42f;
+  constexpr float kMost = 0x1.fffffep41f;
+  const double log_mass = LogMass(state, row, key);
+  const float high = static_cast<float>(log_mass);
+  const float low = static_cast<float>(log_mass - static_cast<double>(high));
+  const float mass = expf(high);
+  const auto units = static_cast<unsigned long long>(fminf((mass + mass * low) * kUnits, kMost));
+  return {static_cast<uint32_t>(units & ((1u << kMassWordBits) - 1)),
+          static_cast<uint32_t>(units >> kMassWordBits)};
 }
 
-// Before which of the descending bins does the sum reach `wanted`? Thread t has the kOwn bins that
-// follow those of thread t - 1. Exactly one thread gets true, with the sum before its bins.
-QUARTET_DEVICE bool OwnsCrossing(unsigned long long own, unsigned long long taken,
-                                 unsigned long long wanted, unsigned long long* before,
-                                 unsigned long long* total, unsigned long long* scratch) {
+// The sum of `own` over the threads before this one, and over all.
+QUARTET_DEVICE unsigned long long SumBefore(unsigned long long own, unsigned long long* all,
+                                            unsigned long long* scratch) {
   unsigned long long inclusive = own;
 #pragma unroll
   for (unsigned offset = 1; offset < 32; offset *= 2) {
@@ -198,14 +245,13 @@ QUARTET_DEVICE bool OwnsCrossing(unsigned long long own, unsigned long long take
   }
   if (Lane() == 31) scratch[Warp()] = inclusive;
   __syncthreads();
-  unsigned long long warps_before = 0, all = 0;
+  unsigned long long warps_before = 0;
+  *all = 0;
   for (int w = 0; w < kSampleWarps; ++w) {
     if (w < Warp()) warps_before += scratch[w];
-    all += scratch[w];
+    *all += scratch[w];
   }
-  *total = all;
-  *before = taken + warps_before + inclusive - own;
-  return *before < wanted && wanted <= *before + own;
+  return warps_before + inclusive - own;
 }
 
 // Sets last_tie to the id of the `ties`-th kept id with exactly this key. Walks over the row's ids;
@@ -247,84 +293,81 @@ QUARTET_DEVICE void FindLastTie(const SampleParamsCommon& p, int r, const Sample
   }
 }
 
-// Puts the next bits of the threshold into the state; after the last ones, the new kept set.
+// What a cut is to take of a row that has `total` (ids or mass) to take from; 0: all of it.
+QUARTET_DEVICE unsigned long long WantedOf(const SampleCutParams& p, const SampleRow& row,
+                                           unsigned long long total) {
+  if (p.by_mass == 0) {
+    const auto top_k = static_cast<unsigned long long>(row.top_k);
+    return top_k < total ? top_k : 0;
+  }
+  const double mass = ceil((row.top_p > 0.0 ? row.top_p : 0.0) * static_cast<double>(total));
+  return max(1ull, static_cast<unsigned long long>(mass));
+}
+
+// Walks down the bins until enough is taken, and puts the bits of the bin where that happens into
+// the threshold; after the last bits there is a new kept set. A thread has kOwn bins, the first
+// thread the highest.
 QUARTET_DEVICE void WalkBins(const SampleCutParams& p, int r, const SampleRow& row,
                              const SampleState& old, float* floats) {
   __shared__ unsigned long long scratch[kSampleWarps];
-  __shared__ int ties_wanted;
-  __shared__ uint32_t tie_key;
+  __shared__ uint32_t ties_wanted;  // 0: all ids with the threshold's key are kept
+  __shared__ uint32_t threshold;
   constexpr int kOwn = kSampleBins / kSampleThreads;
   const int top = kSampleBins - 1 - static_cast<int>(threadIdx.x) * kOwn;
   unsigned long long weight[kOwn];
-  uint32_t counts[kOwn];
   unsigned long long own = 0;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    counts[i] = p.common.bin_counts[r * kSampleBins + top - i];
-    weight[i] = p.by_mass != 0 ? p.common.bin_masses[r * kSampleBins + top - i] : counts[i];
+    const int at = r * kSampleBins + top - i;
+    weight[i] = p.by_mass != 0 ? p.common.bin_masses[at] : p.common.bin_counts[at];
     own += weight[i];
   }
   if (threadIdx.x == 0) ties_wanted = 0;
   SampleState& state = p.common.states[r];
-  const unsigned long long taken = p.first != 0 ? 0 : old.taken;
-  unsigned long long wanted = old.wanted, before = 0, total = 0;
-  bool crossing = OwnsCrossing(own, taken, wanted, &before, &total, scratch);
-  if (p.first != 0) {
-    // Only now is it known what there is to take from.
-    if (p.by_mass != 0) {
-      const double mass = ceil((row.top_p > 0.0 ? row.top_p : 0.0) * static_cast<double>(total));
-      wanted = max(1ull, static_cast<unsigned long long>(mass));
-    } else {
-      wanted = static_cast<unsigned long long>(row.top_k);
-    }
-    const bool cutting = p.by_mass != 0 || wanted < total;
-    if (threadIdx.x == 0) {
-      state.cutting = cutting;
-      state.wanted = wanted;
-    }
-    crossing = cutting && before < wanted && wanted <= before + own;
+  unsigned long long total = 0;
+  unsigned long long before = (p.first != 0 ? 0 : old.taken) + SumBefore(own, &total, scratch);
+  const unsigned long long wanted = p.first != 0 ? WantedOf(p, row, total) : old.wanted;
+  if (p.first != 0 && threadIdx.x == 0) {
+    state.cutting = wanted > 0;
+    state.wanted = wanted;
   }
-  if (crossing) {
+  if (before < wanted && wanted <= before + own) {
     int bin = -1;
+    unsigned long long bin_weight = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       if (bin >= 0) continue;
       if (wanted <= before + weight[i]) {
-        bin = i;
+        bin = top - i;
+        bin_weight = weight[i];
       } else {
         before += weight[i];
       }
     }
-    const uint32_t prefix =
-        (p.first != 0 ? 0 : old.prefix << p.bits) | static_cast<uint32_t>(top - bin);
-    state.prefix = prefix;
+    state.prefix = (p.first != 0 ? 0 : old.prefix << p.bits) | static_cast<uint32_t>(bin);
     state.taken = before;
     if (p.last != 0) {
-      // One bin is one key here, so that all its ids weigh the same.
-      uint32_t available = 0;
-      unsigned long long bin_weight = 0;
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        if (i == bin) available = counts[i], bin_weight = weight[i];
-      }
+      // A bin is one key here, so that all its ids weigh the same.
+      const uint32_t available = p.common.bin_counts[r * kSampleBins + bin];
       const unsigned long long each = bin_weight / available;
-      const unsigned long long ties = (wanted - before + each - 1) / each;
-      state.threshold = prefix;
+      const auto ties = static_cast<uint32_t>((wanted - before + each - 1) / each);
+      threshold = state.threshold = state.prefix;
       if (ties < available) {
-        ties_wanted = static_cast<int>(ties);
-        tie_key = prefix;
-      } else if (prefix != old.threshold) {
+        ties_wanted = ties;
+      } else if (threshold != old.threshold) {
         state.last_tie = 0x7FFFFFFF;
       }
     }
   }
   __syncthreads();
-  if (ties_wanted > 0) FindLastTie(p.common, r, old, tie_key, ties_wanted, floats);
+  if (ties_wanted > 0) {
+    FindLastTie(p.common, r, old, threshold, static_cast<int>(ties_wanted), floats);
+  }
 }
 
-QUARTET_KERNEL(sample_cut, kSampleThreads, 1, SampleCutParams) {
+QUARTET_KERNEL(sample_cut, kSampleThreads, 5, SampleCutParams) {
   __shared__ uint32_t counts[kSampleBins];
-  __shared__ unsigned long long masses[kSampleBins];
+  __shared__ uint32_t low[kSampleBins], high[kSampleBins];
   __shared__ float floats[kSampleWarps];
   const SampleParamsCommon& common = p.common;
   const int r = static_cast<int>(blockIdx.y);
@@ -334,8 +377,7 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 1, SampleCutParams) {
   if (!(p.by_mass != 0 ? HasTopP(row) : HasTopK(row))) return;
   if (p.first == 0 && state.cutting == 0) return;
   for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads) {
-    counts[i] = 0;
-    masses[i] = 0;
+    counts[i] = low[i] = high[i] = 0;
   }
   __syncthreads();
   const uint32_t* keys = common.keys + static_cast<int64_t>(r) * common.vocab;
@@ -347,13 +389,21 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 1, SampleCutParams) {
     if (p.first == 0 && key >> (p.shift + p.bits) != state.prefix) continue;
     const uint32_t bin = key >> p.shift & ((1u << p.bits) - 1);
     atomicAdd(&counts[bin], 1u);
-    if (p.by_mass != 0) atomicAdd(&masses[bin], Mass(state, row, key));
+    if (p.by_mass != 0) {
+      const MassWords mass = Mass(state, row, key);
+      atomicAdd(&low[bin], mass.low);
+      atomicAdd(&high[bin], mass.high);
+    }
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads) {
     if (counts[i] == 0) continue;
     atomicAdd(&common.bin_counts[r * kSampleBins + i], counts[i]);
-    if (p.by_mass != 0) atomicAdd(&common.bin_masses[r * kSampleBins + i], masses[i]);
+    if (p.by_mass != 0) {
+      const unsigned long long mass =
+          (static_cast<unsigned long long>(high[i]) << kMassWordBits) + low[i];
+      atomicAdd(&common.bin_masses[r * kSampleBins + i], mass);
+    }
   }
   if (!IsLastBlock(common.tickets + r, gridDim.x)) return;
   WalkBins(p, r, row, state, floats);
@@ -363,7 +413,7 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 1, SampleCutParams) {
 
 // ---- last pass: the draw from the kept set
 
-QUARTET_KERNEL(sample_draw, kSampleThreads, 1, SampleParamsCommon) {
+QUARTET_KERNEL(sample_draw, kSampleThreads, 5, SampleParamsCommon) {
   __shared__ Candidate scratch[kSampleWarps];
   const int r = static_cast<int>(blockIdx.y);
   const SampleRow row = p.rows[r];

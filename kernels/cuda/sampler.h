@@ -30,9 +30,10 @@ struct SamplePasses {
 };
 
 // Sampling on the device. Against cpu::Sampler: bans, ties, greedy choice and random bits are the
-// same; the noise is FP32, so a draw can differ where two candidates are within 1e-5; the mass that
-// top_p compares is within 1e-8 of the largest id's mass, so its border can differ where the CPU's
-// sum is that close to p; log-probabilities agree to 1e-5.
+// same; the noise is FP32, so a draw can differ where two candidates are within 1e-5; an id's mass
+// is FP32 (the sums are exact), so the border of top_p can differ where the CPU's sum is within
+// 3e-7 of p; log-probabilities agree to 1e-5. A border inside a run of equal logits costs one block
+// a walk over the row's ids.
 class RowSampler final : public ops::RowSampler {
  public:
   // The device must outlive it.

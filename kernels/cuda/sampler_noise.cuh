@@ -23,17 +23,24 @@ QUARTET_DEVICE uint64_t Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c
   return static_cast<uint64_t>(c0) << 32 | c1;
 }
 
-// -log(-log(u)), u the middle of one of 2^52 equal cells of (0, 1), within 5e-6. FP32 holds u near
-// 0 but not near 1, so there the logarithm takes 1 - u.
+// Within two units in the last place; the conversion of 64 bits is a slow one.
+QUARTET_DEVICE float ToFloat(uint64_t v) {
+  return fmaf(static_cast<float>(static_cast<uint32_t>(v >> 32)), 0x1p32f,
+              static_cast<float>(static_cast<uint32_t>(v)));
+}
+
+// -log(-log(u)), u the middle of one of 2^52 equal cells of (0, 1), within 5e-6. FP32 holds u well
+// near 0 but not near 1, so there the inner logarithm is the series in 1 - u.
 QUARTET_DEVICE float GumbelNoise(const SampleRow& row, int id) {
   const uint64_t cell =
       Philox(static_cast<uint32_t>(id), row.position, row.choice, 0, row.key[0], row.key[1]) >> 12;
-  constexpr float kUnit = 0x1p-53f;
-  const uint64_t u = 2 * cell + 1;  // in units of 2^-53
-  const float e = (cell >> 51) == 0
-                      ? -logf(static_cast<float>(u) * kUnit)
-                      : -log1pf(-(static_cast<float>((uint64_t{1} << 53) - u) * kUnit));
-  return -logf(e);
+  const uint64_t twice = 2 * cell + 1;  // u in units of 2^-53
+  const float u = ToFloat(twice) * 0x1p-53f;
+  const float w = ToFloat((uint64_t{1} << 53) - twice) * 0x1p-53f;  // 1 - u
+  constexpr float kSeriesUpTo = 0.0625f;
+  const float series =
+      w + w * w * (1 / 2.f + w * (1 / 3.f + w * (1 / 4.f + w * (1 / 5.f + w * (1 / 6.f)))));
+  return -logf(w < kSeriesUpTo ? series : -logf(u));
 }
 
 QUARTET_DEVICE double DrawValue(const SampleRow& row, float logit, int id) {

@@ -52,7 +52,7 @@ struct SampleState {
   uint32_t threshold;
   int32_t last_tie;
   // The cut under way: the leading bits of its threshold so far, what lies above them, and how much
-  // is wanted (ids, or mass in units of 2^-44 of the largest).
+  // is wanted (ids, or mass in units of 2^-42 of the largest).
   uint32_t prefix;
   int32_t cutting;
   unsigned long long taken;

@@ -58,8 +58,8 @@ struct LogitsView {
 
 // Sampler for all rows of a step at once, where the logits are: in device memory on a device. Same
 // rules as Sampler, and each row depends on nothing but itself. Spans are host memory, and what
-// comes back is there on return. INVALID_ARGUMENT where the spans do not have one element a row or
-// a limit of the implementation is passed.
+// comes back is there on return. INVALID_ARGUMENT where the spans do not have one element a row, a
+// target is no id, or a limit of the implementation is passed.
 class RowSampler {
  public:
   virtual ~RowSampler() = default;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kStreams = cuda::kMhcStreams;
 constexpr int kMap = cuda::kMhcMap;
+constexpr int kManyRows = 705;  // so many that a site takes the kernel for prefill
 
 double RelativeToLargest(const std::vector<float>& a, const std::vector<float>& b) {
   return MaxDifference(a, b) / MaxMagnitude(b);
@@ -205,8 +206,9 @@ TEST_F(MhcOnCuda, BoundaryAgreesWithTheCpu) {
     const Site site(hidden, 20);
     const auto cpu = Must(cpu_->PrepareMhcSite(site.Weights()));
     const auto cuda = Must(cuda_->PrepareMhcSite(site.Weights()));
-    for (const int rows : {1, 3, 8, 40, 131}) {
+    for (const int rows : {1, 3, 8, 40, 100, kManyRows}) {
       for (const int count : {1, 2, 4}) {
+        if (rows == kManyRows && count != 2) continue;
         SCOPED_TRACE(absl::StrCat(rows, " rows, ", count, " partials, hidden ", hidden));
         const State before(rows, hidden, 30 + rows);
         const auto partials = RandomPartials(count, static_cast<size_t>(rows) * hidden, 40);
@@ -224,7 +226,7 @@ TEST_F(MhcOnCuda, BeginCopiesTheEmbeddingIntoEveryStream) {
     const Site site(hidden, 50);
     const auto cpu = Must(cpu_->PrepareMhcSite(site.Weights()));
     const auto cuda = Must(cuda_->PrepareMhcSite(site.Weights()));
-    for (const int rows : {1, 5, 131}) {
+    for (const int rows : {1, 5, kManyRows}) {
       SCOPED_TRACE(absl::StrCat(rows, " rows, hidden ", hidden));
       const auto embedding = RandomFloats(static_cast<size_t>(rows) * hidden, 1.0f, 60);
       State expected(rows, hidden, 61);
@@ -253,7 +255,7 @@ TEST_F(MhcOnCuda, MapsOfSixteenBitsAgreeWithTheCpu) {
       w.fn = DenseBits(bits, dtype, kMap, int64_t{kStreams} * hidden);
       const auto cpu = Must(cpu_->PrepareMhcSite(w));
       const auto cuda = Must(cuda_->PrepareMhcSite(w));
-      for (const int rows : {2, 10, 131}) {
+      for (const int rows : {2, 10, kManyRows}) {
         SCOPED_TRACE(absl::StrCat(rows, " rows, hidden ", hidden));
         const State before(rows, hidden, 80);
         const auto partials = RandomPartials(2, static_cast<size_t>(rows) * hidden, 81);
@@ -285,13 +287,13 @@ TEST_F(MhcOnCuda, SinkhornOfExtremeLogitsAgreesWithTheCpu) {
 
 // However many rows a call has, and whichever kernel it takes, a row comes out with the same bits.
 TEST_F(MhcOnCuda, ARowDoesNotDependOnTheOthers) {
-  const int hidden = HiddenSizes().back(), rows = 131;
+  const int hidden = HiddenSizes().back(), rows = kManyRows;
   const Site site(hidden, 110);
   const auto op = Must(cuda_->PrepareMhcSite(site.Weights()));
   const State before(rows, hidden, 111);
   const auto partials = RandomPartials(2, static_cast<size_t>(rows) * hidden, 112);
   const State whole = Run(*op, before, rows, partials);
-  for (const auto& [begin, count] : {std::pair{0, 1}, {33, 3}, {60, 70}}) {
+  for (const auto& [begin, count] : {std::pair{0, 1}, {33, 3}, {60, 100}}) {
     std::vector<std::vector<float>> part;
     for (const auto& one : partials) {
       part.emplace_back(one.begin() + begin * hidden, one.begin() + (begin + count) * hidden);

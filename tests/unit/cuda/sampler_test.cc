@@ -91,6 +91,9 @@ TEST(RowSamplerOnCpu, GathersTheRanksSlices) {
     }
     EXPECT_EQ(sampler.Draw(view, std::span(params).first(2), results, scratch).code(),
               absl::StatusCode::kInvalidArgument);
+    const std::vector<int32_t> outside = {0, 13, vocab};
+    EXPECT_EQ(sampler.LogProbs(view, outside, logprobs, scratch).code(),
+              absl::StatusCode::kInvalidArgument);
   }
 }
 
@@ -290,6 +293,11 @@ TEST_F(SamplerOnCuda, LimitsAreKept) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(sampler_->Draw({data.as<float>(), 2, 1, 4}, params, results, {}).code(),
             absl::StatusCode::kInvalidArgument);
+  std::vector<float> logprobs(1);
+  for (const int32_t target : {-1, 4}) {
+    EXPECT_EQ(sampler_->LogProbs({data.as<float>(), 1, 1, 4}, {&target, 1}, logprobs, {}).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
 }
 
 TEST_F(SamplerOnCuda, TheRealVocabularyDrawsTheCpusTokens) {
