@@ -13,7 +13,7 @@
 #include "kernels/cpu/mhc.h"
 #include "kernels/cpu/mlp.h"
 #include "kernels/cpu/norm.h"
-#include "kernels/cpu/sampler.h"
+#include "kernels/cpu/row_sampler.h"
 
 namespace quartet::cpu {
 namespace {
@@ -113,7 +113,7 @@ class Backend final : public CpuBackend {
       const ops::MtpEntryWeights& weights) override {
     return PrepareMtpEntryOp(weights, context_);
   }
-  const ops::Sampler& sampler() const override { return sampler_; }
+  const ops::RowSampler& row_sampler() const override { return row_sampler_; }
 
   ops::SaturationCounts saturation_counts() override {
     return {saturation_.f16.load(std::memory_order_relaxed),
@@ -126,7 +126,7 @@ class Backend final : public CpuBackend {
   Codebooks codebooks_;
   std::array<float, 256> e4m3_;
   Context context_;
-  Sampler sampler_;
+  RowSampler row_sampler_;
   std::vector<int32_t> positions_;  // of the step's rows
 };
 

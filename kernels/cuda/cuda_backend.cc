@@ -1,6 +1,5 @@
 #include "kernels/cuda/cuda_backend.h"
 
-#include "kernels/cpu/sampler.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/device/counters.h"
 #include "kernels/cuda/dsa.h"
@@ -11,6 +10,7 @@
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/mtp.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/sampler.h"
 
 namespace quartet::cuda {
 namespace {
@@ -23,8 +23,12 @@ class GraphRecording final : public ops::Recording {
 
 class Backend final : public CudaBackend {
  public:
-  Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters)
-      : device_(device), step_(std::move(step)), counters_(std::move(counters)) {
+  Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters,
+          std::unique_ptr<RowSampler> row_sampler)
+      : device_(device),
+        step_(std::move(step)),
+        counters_(std::move(counters)),
+        row_sampler_(std::move(row_sampler)) {
     context_ = {&device_, step_.get(), counters_.as<SaturationCounters>(), cublas_.get()};
     device_.Fill(counters_.data(), 0, sizeof(SaturationCounters));
   }
@@ -90,8 +94,7 @@ class Backend final : public CudaBackend {
       const ops::MtpEntryWeights& weights) override {
     return PrepareMtpEntryOp(weights, context_);
   }
-  // Drawing on the device is the executor's business.
-  const ops::Sampler& sampler() const override { return sampler_; }
+  const ops::RowSampler& row_sampler() const override { return *row_sampler_; }
 
   absl::StatusOr<ops::Memory> Allocate(size_t bytes, std::string_view what) override {
     absl::StatusOr<Buffer> buffer = device_.Allocate(ops::AlignUp(bytes), what);
@@ -140,7 +143,7 @@ class Backend final : public CudaBackend {
   std::unique_ptr<Cublas> cublas_ = Cublas::Load(device_);
   Context context_;
   ops::SaturationCounts counts_;
-  cpu::Sampler sampler_;
+  std::unique_ptr<RowSampler> row_sampler_;
 };
 
 }  // namespace
@@ -151,7 +154,10 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
   if (!step.ok()) return step.status();
   absl::StatusOr<Buffer> counters = device.Allocate(sizeof(SaturationCounters), "counters");
   if (!counters.ok()) return counters.status();
-  return std::make_unique<Backend>(device, *std::move(step), *std::move(counters));
+  absl::StatusOr<std::unique_ptr<RowSampler>> sampler = RowSampler::Make(device, SamplerLimits());
+  if (!sampler.ok()) return sampler.status();
+  return std::make_unique<Backend>(device, *std::move(step), *std::move(counters),
+                                   *std::move(sampler));
 }
 
 }  // namespace quartet::cuda

@@ -99,7 +99,7 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Moe>> PrepareMoe(const MoeWeights& weights) = 0;
   virtual absl::StatusOr<std::unique_ptr<MtpEntry>> PrepareMtpEntry(
       const MtpEntryWeights& weights) = 0;
-  virtual const Sampler& sampler() const = 0;
+  virtual const RowSampler& row_sampler() const = 0;
 
   // May wait for the device.
   virtual SaturationCounts saturation_counts() = 0;

@@ -51,12 +51,10 @@ uint64_t Agreement(const v1::StepPlan& plan, const v1::StepResult& result,
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options, Model& model, const Pools& pools,
-                   const ops::Sampler& sampler)
+Executor::Executor(const ExecutorOptions& options, Model& model, const Pools& pools)
     : options_(options),
       model_(model),
       pools_(pools),
-      sampler_(sampler),
       limits_(MakePlanLimits(options, model, pools)),
       table_(MakeTableLimits(limits_, pools)) {
   ids_.reserve(limits_.max_rows);
@@ -160,57 +158,82 @@ absl::Status Executor::Run(const v1::StepPlan& plan, std::span<const CheckedRow>
 
   if (absl::Status s = model_.Trunk(ids_, segments_); !s.ok()) return s;
   for (const Live& entry : live) entry.checked.sequence->absorbed += entry.rows;
+  if (absl::Status s = ScoreTargets(live); !s.ok()) return s;
   if (absl::Status s = Draw(live); !s.ok()) return s;
   return Draft(live);
 }
 
-absl::Status Executor::Draw(std::vector<Live>& live) {
-  // Which rows' logits are wanted, and whose they are.
-  struct Wanted {
-    Live* entry;
-    int token;  // index inside the row
-  };
-  std::vector<Wanted> wanted;
+// A row whose logits hold a NaN or nothing finite fails its sequence, not its neighbours.
+void Executor::Fail(Live& entry, int64_t position) {
+  Sequence& sequence = *entry.checked.sequence;
+  sequence.failure =
+      absl::InternalError(absl::StrCat("sequence ", sequence.uid, ": the logits at position ",
+                                       position, " hold a NaN or no finite value"));
+  entry.result->clear_target_logprobs();
+  entry.result->set_error(std::string(sequence.failure.message()));
+}
+
+absl::Status Executor::ScoreTargets(std::vector<Live>& live) {
+  std::vector<int32_t> targets;
   logit_rows_.clear();
-  for (Live& entry : live) {
+  for (const Live& entry : live) {
     const v1::Row& row = *entry.checked.row;
-    const bool all = row.logprob_targets_size() != 0;
-    for (int i = all ? 0 : entry.rows - 1; i < entry.rows; ++i) {
-      if (!all && !row.sample()) continue;
+    for (int i = 0; i < row.logprob_targets_size(); ++i) {
       logit_rows_.push_back(entry.row_begin + i);
-      wanted.push_back({&entry, i});
+      targets.push_back(row.logprob_targets(i));
     }
   }
-  return model_.Logits(
-      model_.activations().h, logit_rows_, [&](int index, std::span<const float> logits) {
-        Live& entry = *wanted[index].entry;
-        const v1::Row& row = *entry.checked.row;
-        Sequence& sequence = *entry.checked.sequence;
-        const auto vocab = static_cast<int64_t>(logits.size());
-        const int token = wanted[index].token;
-        if (!sequence.failure.ok()) return;
-        const auto fail = [&] {
-          sequence.failure = absl::InternalError(
-              absl::StrCat("sequence ", sequence.uid, ": the logits at position ",
-                           row.position() + token, " hold a NaN or no finite value"));
-          entry.result->clear_target_logprobs();
-          entry.result->set_error(std::string(sequence.failure.message()));
-        };
-        if (row.logprob_targets_size() != 0) {
-          const float logprob = sampler_.LogProb(logits.data(), vocab, row.logprob_targets(token));
-          if (std::isnan(logprob)) return fail();
-          entry.result->add_target_logprobs(logprob);
-        }
-        if (!row.sample() || token != entry.rows - 1) return;
-        ops::SampleParams params = sequence.sampling;
-        params.position = static_cast<uint32_t>(sequence.absorbed);
-        const ops::SampleResult drawn = sampler_.Draw(logits.data(), vocab, params);
-        if (!drawn.finite || drawn.token < 0) return fail();
-        entry.drawn = drawn.token;
-        sequence.last_token = drawn.token;
-        entry.result->add_tokens(drawn.token);
-        if (row.want_logprob()) entry.result->add_logprobs(drawn.logprob);
-      });
+  if (targets.empty()) return absl::OkStatus();
+  std::vector<float> logprobs(targets.size());
+  if (absl::Status s = model_.LogProbs(model_.activations().h, logit_rows_, targets, logprobs);
+      !s.ok()) {
+    return s;
+  }
+  size_t at = 0;
+  for (Live& entry : live) {
+    const v1::Row& row = *entry.checked.row;
+    for (int i = 0; i < row.logprob_targets_size(); ++i, ++at) {
+      if (!entry.checked.sequence->failure.ok()) continue;
+      if (std::isnan(logprobs[at])) {
+        Fail(entry, row.position() + i);
+      } else {
+        entry.result->add_target_logprobs(logprobs[at]);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Draw(std::vector<Live>& live) {
+  std::vector<Live*> drawing;
+  logit_rows_.clear();
+  draws_.clear();
+  for (Live& entry : live) {
+    const Sequence& sequence = *entry.checked.sequence;
+    if (!entry.checked.row->sample() || !sequence.failure.ok()) continue;
+    logit_rows_.push_back(entry.row_begin + entry.rows - 1);
+    draws_.push_back(sequence.sampling);
+    draws_.back().position = static_cast<uint32_t>(sequence.absorbed);
+    drawing.push_back(&entry);
+  }
+  if (drawing.empty()) return absl::OkStatus();
+  drawn_.resize(drawing.size());
+  if (absl::Status s = model_.Draw(model_.activations().h, logit_rows_, draws_, drawn_); !s.ok()) {
+    return s;
+  }
+  for (size_t i = 0; i < drawing.size(); ++i) {
+    Live& entry = *drawing[i];
+    const v1::Row& row = *entry.checked.row;
+    if (!drawn_[i].finite || drawn_[i].token < 0) {
+      Fail(entry, row.position() + entry.rows - 1);
+      continue;
+    }
+    entry.drawn = drawn_[i].token;
+    entry.checked.sequence->last_token = drawn_[i].token;
+    entry.result->add_tokens(drawn_[i].token);
+    if (row.want_logprob()) entry.result->add_logprobs(drawn_[i].logprob);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Draft(std::vector<Live>& live) {
@@ -256,22 +279,19 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
     }
     if (chain.empty()) return absl::OkStatus();
 
-    std::vector<int32_t> drafts(chain.size(), -1);
-    const absl::Status status =
-        model_.Logits(a.mtp_o, last_rows, [&](int index, std::span<const float> logits) {
-          ops::SampleParams greedy;
-          greedy.first_banned = chain[index]->checked.sequence->sampling.first_banned;
-          drafts[index] =
-              sampler_.Draw(logits.data(), static_cast<int64_t>(logits.size()), greedy).token;
-        });
-    if (!status.ok()) return status;
+    draws_.assign(chain.size(), ops::SampleParams());
+    for (size_t i = 0; i < chain.size(); ++i) {
+      draws_[i].first_banned = chain[i]->checked.sequence->sampling.first_banned;
+    }
+    drawn_.resize(chain.size());
+    if (absl::Status s = model_.Draw(a.mtp_o, last_rows, draws_, drawn_); !s.ok()) return s;
 
     drafting.clear();
     segments.clear();
     next.clear();
     for (size_t i = 0; i < chain.size(); ++i) {
-      if (drafts[i] < 0) continue;  // not finite: no more drafts, the sequence itself is well
-      chain[i]->result->add_drafts(drafts[i]);
+      if (drawn_[i].token < 0) continue;  // not finite: no more drafts, the sequence itself is well
+      chain[i]->result->add_drafts(drawn_[i].token);
       ++stats_.draft_tokens;
       if (chain[i]->result->drafts_size() ==
           static_cast<int>(chain[i]->checked.row->draft_chain())) {
@@ -281,7 +301,7 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
       segment.row_begin = static_cast<int>(next.size());
       backend.Copy(a.mtp_h + segment.row_begin * width, a.mtp_o + last_rows[i] * width,
                    width * sizeof(float));
-      next.push_back(drafts[i]);
+      next.push_back(drawn_[i].token);
       segments.push_back(segment);
       drafting.push_back(chain[i]);
     }

@@ -45,8 +45,7 @@ struct ExecutorStats {
 class Executor {
  public:
   // Keeps references; all must outlive the executor.
-  Executor(const ExecutorOptions& options, Model& model, const Pools& pools,
-           const ops::Sampler& sampler);
+  Executor(const ExecutorOptions& options, Model& model, const Pools& pools);
 
   // An error says why the sequence cannot run; its rows will fail with the same reason until it is
   // closed, the sequences beside it run.
@@ -78,14 +77,15 @@ class Executor {
 
   absl::Status Run(const v1::StepPlan& plan, std::span<const CheckedRow> rows,
                    v1::StepResult& result);
+  absl::Status ScoreTargets(std::vector<Live>& live);
   absl::Status Draw(std::vector<Live>& live);
+  static void Fail(Live& entry, int64_t position);
   absl::Status Draft(std::vector<Live>& live);
   v1::StepResult Refused(const v1::StepPlan& plan, const absl::Status& status);
 
   const ExecutorOptions options_;
   Model& model_;
   const Pools& pools_;
-  const ops::Sampler& sampler_;
   const PlanLimits limits_;
   SequenceTable table_;
   uint64_t last_step_ = 0;
@@ -97,6 +97,8 @@ class Executor {
   std::vector<int32_t> ids_;
   std::vector<ops::Segment> segments_;
   std::vector<int> logit_rows_;
+  std::vector<ops::SampleParams> draws_;
+  std::vector<ops::SampleResult> drawn_;
 };
 
 }  // namespace quartet

@@ -437,7 +437,7 @@ class ShardWorker::Impl {
     Executor executor({.epoch = welcome.epoch(),
                        .rank = static_cast<int>(welcome.rank()),
                        .max_model_len = welcome.max_model_len()},
-                      *model_, *pools_, backend_->sampler());
+                      *model_, *pools_);
     v1::FromWorker ready;
     ready.mutable_ready()->set_epoch(welcome.epoch());
     if (!link_->Send(ready)) return StreamEnded();

@@ -19,8 +19,10 @@ size_t WorkspaceBytes(const KdaLayerOps& kda, const StepLimits& limits) {
 }
 
 // Of the hungriest op: they run one after the other.
-size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits) {
-  size_t bytes = ops.head->WorkspaceBytes(kHeadRows);
+size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits, const ops::RowSampler& sampler,
+                      int64_t vocab) {
+  size_t bytes =
+      std::max(ops.head->WorkspaceBytes(kHeadRows), sampler.WorkspaceBytes(kHeadRows, vocab));
   for (const LayerOps& layer : ops.layers) {
     bytes = std::max(bytes, std::visit([&](const auto& a) { return WorkspaceBytes(a, limits); },
                                        layer.attention));
@@ -88,7 +90,8 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
 
 absl::StatusOr<Activations> MakeActivations(const ModelConfig& config, int tp, const ModelOps& ops,
                                             const StepLimits& limits, ops::Backend& backend) {
-  const size_t workspace_bytes = WorkspaceBytes(ops, limits);
+  const size_t workspace_bytes =
+      WorkspaceBytes(ops, limits, backend.row_sampler(), config.vocab_size);
   Activations activations;
   ops::MemoryCutter measure;
   Cut(config, tp, workspace_bytes, limits, measure, activations);

@@ -176,8 +176,17 @@ class Model {
   absl::Status Draft(std::span<const int32_t> next_ids, std::span<const ops::Segment> segments,
                      DraftSelection selection = DraftSelection::kRecompute);
 
-  // Logits of some rows of hidden [.., H], whole vocabulary on every rank, in host memory. `visit`
-  // is called once for each entry of `rows`, in order: (index into rows, logits [V]).
+  // Draws a token from the logits of each of some rows of hidden [.., H]: rows[i] by params[i].
+  // Every rank draws the same.
+  absl::Status Draw(const float* hidden, std::span<const int> rows,
+                    std::span<const ops::SampleParams> params,
+                    std::span<ops::SampleResult> results);
+  // out[i] = log-softmax of row rows[i]'s logits at targets[i].
+  absl::Status LogProbs(const float* hidden, std::span<const int> rows,
+                        std::span<const int32_t> targets, std::span<float> out);
+
+  // For tests: the logits of some rows, whole vocabulary on every rank, in host memory. `visit` is
+  // called once for each entry of `rows`, in order: (index into rows, logits [V]).
   absl::Status Logits(const float* hidden, std::span<const int> rows,
                       absl::FunctionRef<void(int, std::span<const float>)> visit);
 
@@ -194,6 +203,10 @@ class Model {
 
   absl::Status TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows);
   absl::Status Embed(const int32_t* ids, int rows);
+  // The head over `rows`, kHeadRows at a time; `use` gets the index of a piece's first row.
+  absl::Status HeadRows(
+      const float* hidden, std::span<const int> rows,
+      absl::FunctionRef<absl::Status(size_t begin, const ops::LogitsView& logits)> use);
   void GatherRows(const float* hidden, std::span<const int> rows, float* out);
   absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows);
   absl::Status Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment> segments,
@@ -220,9 +233,6 @@ class Model {
 
   // By the lengths of a step's segments.
   std::map<std::vector<int>, std::unique_ptr<ops::Recording>> recordings_;
-
-  std::vector<float> logits_host_;  // of kHeadRows rows; unused where the host sees the logits
-  std::vector<float> logits_row_;   // [V], one row put together from the ranks' slices
 
   // The list that kShared reuses, on the host: pools of one row, and the position whose tail goes
   // with it.

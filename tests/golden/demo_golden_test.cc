@@ -86,7 +86,7 @@ class Driver {
   explicit Driver(ModelRank& rank)
       : rank_(rank.collectives->rank()),
         executor_({.epoch = 1, .rank = rank_, .max_model_len = kMaxModelLen}, *rank.model,
-                  *rank.pools, rank.backend->sampler()) {}
+                  *rank.pools) {}
 
   void Open() {
     v1::SequenceOpen open;

@@ -41,7 +41,7 @@ class ExecutorFixture : public testing::Test {
   void NewEpoch() {
     executor_ = std::make_unique<Executor>(
         ExecutorOptions{.epoch = kTestEpoch, .rank = 0, .max_model_len = kTestModelLen},
-        *rank_->model, *rank_->pools, rank_->backend->sampler());
+        *rank_->model, *rank_->pools);
     step_ = 0;
   }
 

@@ -550,7 +550,7 @@ TEST_F(ExecutorTest, AfterABrokenStepNothingIsExecutedAnyMore) {
   options.limits = {.max_rows = 32, .max_context = 512};
   ModelRank rank(options, MakeSingleRank());
   Executor executor({.epoch = kTestEpoch, .rank = 0, .max_model_len = 256}, *rank.model,
-                    *rank.pools, rank.backend->sampler());
+                    *rank.pools);
   ASSERT_TRUE(executor.Open(OpenMessage(1, 0)).ok());
   rank.collectives->Abort("rank 2 is gone");
   const v1::StepPlan plan = Plan({Row(1, 0, 0, Text(4), {0})});
