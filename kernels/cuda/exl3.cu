@@ -1,1 +1,270 @@
-#include "kernels/cuda/device/launch.cuh"
+// EXL3 products for few rows: a block transforms the rows' inputs into shared memory, then its warps
+// stream and decode the weights.
+
+#include "kernels/cuda/device/exl3.cuh"
+#include "kernels/cuda/device/exl3_input.cuh"
+
+namespace quartet::cuda {
+namespace {
+
+using namespace exl3;  // NOLINT
+
+// What a warp does: `strips` strips from `first` on, over `count` units of their inputs.
+struct WarpJob {
+  int first_strip;
+  int strips;
+  int first_unit;
+  int count;
+};
+
+// Asks for a warp's first units, so that they come while the inputs are transformed.
+QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int units_of_strip) {
+  constexpr int kBytes = 4096;
+  const int bytes = job.count * 128 * w.bits;
+  const auto* begin = reinterpret_cast<const char*>(w.trellis) +
+                      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) *
+                          128 * w.bits;
+  const int at = 128 * Lane();
+  if (at < min(bytes, kBytes)) PrefetchL2(begin + at);
+}
+
+// The sums of a strip to memory.
+template <bool kColumnMajor>
+QUARTET_DEVICE void StoreSums(Sums& sums, float* const* to, int strip) {
+  FinishSums(sums);
+  if (!OwnsSums()) return;
+#pragma unroll
+  for (int i = 0; i < Sums::kCount; ++i) {
+    float* row = to[RowBitOfSum(i)];
+    if (row != nullptr) {
+      row[strip * kStrip + ColumnOfLine<kColumnMajor>(LineOfSum(i))] = sums.v[i];
+    }
+  }
+}
+
+QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 four = reinterpret_cast<const uint4*>(tile)[i];
+    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+  }
+}
+
+// `to`: where this lane's two rows' sums of the matrix begin, null for rows that are not there.
+// `x`: this lane's row of its tile of the first unit.
+template <int kBits, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, const WarpJob& job, int units_of_strip,
+                                 const uint32_t* x, float* const* to) {
+  // Pairs of units in flight; widths that are rare get by with less code. There is always an even
+  // number of units.
+  constexpr int kPairs = kBits == 2 || kBits == 3 ? 2 : 1;
+  constexpr int kUnitWords = 32 * kBits;
+  Words<kBits> ring[kPairs][2] = {};
+  const uint32_t* next =
+      w.trellis +
+      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
+  int left = job.strips * job.count;  // to load
+  int left_of_strip = job.count;
+  const auto load = [&](Words<kBits>* pair) {
+    if (left > 0) {
+      pair[0] = LoadWords<kBits>(next);
+      pair[1] = LoadWords<kBits>(next + kUnitWords);
+    }
+    left -= 2;
+    left_of_strip -= 2;
+    next += 2 * kUnitWords;
+    if (left_of_strip == 0) {
+      left_of_strip = job.count;
+      next += (units_of_strip - job.count) * kUnitWords;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) load(ring[i]);
+
+  const Exl3Codebook code = w.codebook;
+  Sums sums[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
+  int todo = job.strips * job.count;
+  int todo_of_strip = job.count;
+  int strip = job.first_strip;
+  const uint32_t* tile = x;
+  while (todo > 0) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (todo <= 0) break;
+      const Words<kBits> pair[2] = {ring[i][0], ring[i][1]};
+      load(ring[i]);
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        uint32_t inputs[16];
+        LoadInputs(tile + u * 4 * kTileWords, inputs);
+        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, pair[u], code, inputs);
+      }
+      tile += 8 * kTileWords;
+      todo -= 2;
+      todo_of_strip -= 2;
+      if (todo_of_strip == 0) {
+        AddTurns(sums);
+        StoreSums<kColumnMajor>(sums[0], to, strip);
+#pragma unroll
+        for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
+        todo_of_strip = job.count;
+        tile = x;
+        ++strip;
+      }
+    }
+  }
+}
+
+template <bool kTransformed, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
+  auto* shared = reinterpret_cast<uint32_t*>(QUARTET_DYNAMIC_SHARED());
+  const Exl3Group* group = p.groups == nullptr ? nullptr : p.groups + blockIdx.z;
+  const int first_row = kTokens * static_cast<int>(blockIdx.z);
+  const int rows = group == nullptr ? min(kTokens, p.slots - first_row) : group->rows;
+  if (rows == 0) return;
+  const auto slot = [&](int row) { return group == nullptr ? first_row + row : group->slots[row]; };
+
+  const int matrix = static_cast<int>(blockIdx.y) < p.parts ? 0 : 1;
+  const int part = static_cast<int>(blockIdx.y) - matrix * p.parts;
+  const Exl3Weights w = group == nullptr ? p.single : group->matrices[p.first_matrix + matrix];
+  const int units_of_strip = p.in / kUnitInputs;
+  WarpJob job;
+  job.first_strip = (static_cast<int>(blockIdx.x) * kWarps + Warp()) * p.strips_per_warp;
+  job.strips = p.strips_per_warp;
+  job.count = p.part_inputs / kUnitInputs;
+  job.first_unit = part * job.count;
+  PrefetchUnits(w, job, units_of_strip);
+
+  const InputSlice slice = {.rows = rows,
+                            .begin = part * p.part_inputs,
+                            .inputs = p.part_inputs,
+                            .row_words = RowWords(p.part_inputs),
+                            .saturation = blockIdx.x == 0 ? p.saturation : nullptr};
+  if constexpr (kTransformed) {
+    StageTransformed(p, slice, slot, shared);
+  } else {
+    StageRows(
+        p, slice, [&](int row) { return group == nullptr ? first_row + row : group->x_rows[row]; },
+        w.suh, shared);
+  }
+  // What comes after needs the output scales of these strips.
+  const int outputs = kStrip * kWarps * p.strips_per_warp;
+  if (part == 0 && static_cast<int>(threadIdx.x) * 64 < outputs) {
+    PrefetchL2(w.svh + blockIdx.x * outputs + threadIdx.x * 64);
+  }
+  __syncthreads();
+
+  float* to[2];
+#pragma unroll
+  for (int bit = 0; bit < 2; ++bit) {
+    const int row = RowOfSums(bit);
+    const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
+    to[bit] = row < rows ? p.sums + (static_cast<int64_t>(part) * p.slots + slot(row)) * width +
+                               static_cast<int64_t>(matrix) * p.out
+                         : nullptr;
+  }
+  // Rows that are not there read another's activations; their sums go nowhere.
+  const uint32_t* x =
+      shared + min(RunOfLane(), rows - 1) * slice.row_words + TileOfLane() * kTileWords;
+  switch (w.bits) {
+    case 1: return StreamStrips<1, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 2: return StreamStrips<2, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 3: return StreamStrips<3, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 4: return StreamStrips<4, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 5: return StreamStrips<5, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 6: return StreamStrips<6, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 7: return StreamStrips<7, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    default: return StreamStrips<8, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+  }
+}
+
+}  // namespace
+
+// Four blocks a multiprocessor: the latency of a warp's chain of products is hidden by other warps.
+
+// Products of rows of x.
+QUARTET_KERNEL(exl3_rows_sum_sm80, kThreads, 4, Exl3ProductParams) {
+  Product<false, false, false>(p);
+}
+QUARTET_KERNEL(exl3_rows_sum_colmajor, kThreads, 4, Exl3ProductParams) {
+  Product<false, false, true>(p);
+}
+QUARTET_KERNEL(exl3_rows_mul1_sm80, kThreads, 4, Exl3ProductParams) {
+  Product<false, true, false>(p);
+}
+QUARTET_KERNEL(exl3_rows_mul1_colmajor, kThreads, 4, Exl3ProductParams) {
+  Product<false, true, true>(p);
+}
+// Products of inputs that are transformed.
+QUARTET_KERNEL(exl3_transformed_sum_sm80, kThreads, 4, Exl3ProductParams) {
+  Product<true, false, false>(p);
+}
+QUARTET_KERNEL(exl3_transformed_sum_colmajor, kThreads, 4, Exl3ProductParams) {
+  Product<true, false, true>(p);
+}
+QUARTET_KERNEL(exl3_transformed_mul1_sm80, kThreads, 4, Exl3ProductParams) {
+  Product<true, true, false>(p);
+}
+QUARTET_KERNEL(exl3_transformed_mul1_colmajor, kThreads, 4, Exl3ProductParams) {
+  Product<true, true, true>(p);
+}
+
+QUARTET_KERNEL(exl3_activate, kThreads, 1, Exl3ActivateParams) {
+  const Exl3Group& group = p.groups[blockIdx.y];
+  if (Warp() >= group.rows) return;
+  const int at = static_cast<int>(blockIdx.x) * kBlock + 4 * Lane();
+  const int slot = group.slots[Warp()];
+  const int64_t width = 2 * static_cast<int64_t>(p.inner);
+  const float* sums = p.sums + slot * width + at;
+  float gate[4], up[4], gate_scale[4], up_scale[4], scale[4], v[4];
+  LoadHalves(group.matrices[0].svh + at, gate_scale);
+  LoadHalves(group.matrices[1].svh + at, up_scale);
+  LoadHalves(group.matrices[2].suh + at, scale);
+  SumParts(sums, p.slots * width, p.parts, gate);
+  SumParts(sums + p.inner, p.slots * width, p.parts, up);
+  Activate(gate, up, gate_scale, up_scale, at, p.used_inner, p.limit, v);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+  Hadamard(v);
+  uint2 four;
+  four.x = HalfBits(v[0], p.saturation) | HalfBits(v[1], p.saturation) << 16;
+  four.y = HalfBits(v[2], p.saturation) | HalfBits(v[3], p.saturation) << 16;
+  *reinterpret_cast<uint2*>(p.transformed + static_cast<int64_t>(slot) * p.inner + at) = four;
+}
+
+QUARTET_KERNEL(exl3_output, kThreads, 1, Exl3OutputParams) {
+  const int block = static_cast<int>(blockIdx.x) * kWarps + Warp();
+  if (block >= p.out / kBlock) return;
+  const int at = block * kBlock + 4 * Lane();
+  float v[4], scale[4];
+  SumParts(p.sums + static_cast<int64_t>(blockIdx.y) * p.out + at,
+           static_cast<int64_t>(p.rows) * p.out, p.parts, v);
+  LoadHalves(p.svh + at, scale);
+  Hadamard(v);
+  float* y = p.y + static_cast<int64_t>(blockIdx.y) * p.y_stride;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (at + i < p.used_out) y[at + i] = v[i] * scale[i];
+  }
+}
+
+QUARTET_KERNEL(exl3_pack, kThreads, 1, Exl3PackParams) {
+  const int64_t words = static_cast<int64_t>(p.in) * p.out / 32 * p.bits;
+  const int64_t word = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (word >= words) return;
+  const int unit_words = 32 * p.bits;
+  const int vector = WordVector(p.bits);
+  const int64_t unit = word / unit_words;
+  const int in_unit = static_cast<int>(word % unit_words);
+  const int units_of_strip = p.in / kUnitInputs;
+  const int strip = static_cast<int>(unit / units_of_strip);
+  const int place = in_unit / vector % 32;
+  const int of_run = in_unit / (32 * vector) * vector + in_unit % vector;
+  const int64_t tile_row = unit % units_of_strip * 4 + place % 4;
+  const int64_t tile = tile_row * (p.out / kStrip) + strip;
+  p.units[word] = p.tiles[tile * 8 * p.bits + place / 4 * p.bits + of_run];
+}
+
+}  // namespace quartet::cuda

@@ -4,6 +4,7 @@ set(QUARTET_CUDA_SOURCES
   dsa.cu
   embedding.cu
   exl3.cu
+  exl3_gemm.cu
   gemm.cu
   kda.cu
   linear_exact.cu

@@ -1,0 +1,149 @@
+#ifndef QUARTET_KERNELS_CUDA_DEVICE_EXL3_INPUT_CUH_
+#define QUARTET_KERNELS_CUDA_DEVICE_EXL3_INPUT_CUH_
+
+#include "kernels/cuda/device/exl3.cuh"
+
+// What an EXL3 product multiplies: rows of x, or the activation of gate and up, scaled by suh and
+// transformed, as FP16.
+
+namespace quartet::cuda::exl3 {
+
+QUARTET_DEVICE void PrefetchL2(const void* p) {
+#ifndef QUARTET_SIMT
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+
+// v rounded to FP16, as bits. Saturates.
+QUARTET_DEVICE uint32_t HalfBits(float v, SaturationCounters* saturation) {
+  if (fabsf(v) >= 65520.0f) {
+    if (saturation != nullptr) atomicAdd(&saturation->f16, 1ull);
+    v = copysignf(65504.0f, v);
+  }
+  return __half_as_ushort(__float2half_rn(v));
+}
+
+// Four elements of a row of `width` floats, zeros beyond it.
+QUARTET_DEVICE void LoadPadded(const float* row, int at, int width, float* v) {
+  if (at + 4 <= width && (reinterpret_cast<uintptr_t>(row + at) & 15) == 0) {
+    const float4 four = *reinterpret_cast<const float4*>(row + at);
+    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = at + i < width ? row[at + i] : 0.0f;
+}
+
+// The sum of four elements over the parts of a product, first part first. Four loads at a time.
+QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
+  constexpr int kAtOnce = 4;
+  v[0] = v[1] = v[2] = v[3] = 0.0f;
+  for (int first = 0; first < parts; first += kAtOnce) {
+    float4 four[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      four[i] = first + i < parts
+                    ? *reinterpret_cast<const float4*>(sums + (first + i) * part_stride)
+                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      v[0] += four[i].x, v[1] += four[i].y, v[2] += four[i].z, v[3] += four[i].w;
+    }
+  }
+}
+
+// silu(min(gate, limit)) * clamp(up, -limit, limit); limit <= 0: no clamp.
+QUARTET_DEVICE float ClampedSwiGlu(float gate, float up, float limit) {
+  if (limit > 0.0f) {
+    gate = fminf(gate, limit);
+    up = fminf(fmaxf(up, -limit), limit);
+  }
+  return gate / (1.0f + expf(-gate)) * up;
+}
+
+// The activation of four inner elements from the sums of gate and up: output transforms and scales,
+// SwiGLU; zeros beyond what is used.
+QUARTET_DEVICE void Activate(float* gate, float* up, const float* gate_scale, const float* up_scale,
+                             int at, int used, float limit, float* v) {
+  Hadamard(gate);
+  Hadamard(up);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float a = ClampedSwiGlu(gate[i] * gate_scale[i], up[i] * up_scale[i], limit);
+    v[i] = at + i < used ? a : 0.0f;
+  }
+}
+
+// ---- inputs of a block's products in shared memory
+
+// What a block needs: `inputs` inputs from `begin` on, both multiples of 128.
+struct InputSlice {
+  int rows;
+  int begin;
+  int inputs;
+  int row_words;                   // of shared memory
+  SaturationCounters* saturation;  // null where another block counts the same values
+};
+
+// Four inputs as bits of halves, each twice in a word.
+QUARTET_DEVICE void StageFour(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int at,
+                              uint32_t* row) {
+  constexpr uint32_t kTwice = 0x10001;
+  *reinterpret_cast<uint4*>(row + at / 16 * kTileWords + at % 16) =
+      make_uint4(a * kTwice, b * kTwice, c * kTwice, d * kTwice);
+}
+
+// Rows of x: scaled, transformed and rounded here. Row r of the slice is row x_row(r) of x.
+template <class RowOfX>
+QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slice, RowOfX x_row,
+                              const uint16_t* suh, uint32_t* shared) {
+  constexpr int kAtOnce = 2;
+  const int blocks = slice.inputs / kBlock;
+  for (int row = 0; row < slice.rows; ++row) {
+    const float* x = p.x + x_row(row) * p.x_stride;
+    for (int base = 0; base < blocks; base += kAtOnce * kWarps) {
+      float v[kAtOnce][4], scale[kAtOnce][4];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i * kWarps >= blocks) break;
+        const int block = min(base + i * kWarps + Warp(), blocks - 1);
+        const int at = slice.begin + block * kBlock + 4 * Lane();
+        LoadPadded(x, at, p.used_in, v[i]);
+        LoadHalves(suh + at, scale[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i * kWarps >= blocks) break;
+        const int block = base + i * kWarps + Warp();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v[i][j] *= scale[i][j];
+        Hadamard(v[i]);
+        if (block >= blocks) continue;
+        StageFour(HalfBits(v[i][0], slice.saturation), HalfBits(v[i][1], slice.saturation),
+                  HalfBits(v[i][2], slice.saturation), HalfBits(v[i][3], slice.saturation),
+                  block * kBlock + 4 * Lane(), shared + row * slice.row_words);
+      }
+    }
+  }
+}
+
+// Rows that are transformed: row r of the slice is slot(r).
+template <class Slot>
+QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice,
+                                     Slot slot, uint32_t* shared) {
+  for (int row = 0; row < slice.rows; ++row) {
+    const uint16_t* from = p.transformed + static_cast<int64_t>(slot(row)) * p.in + slice.begin;
+    for (int at = 4 * static_cast<int>(threadIdx.x); at < slice.inputs; at += 4 * kThreads) {
+      const uint2 four = *reinterpret_cast<const uint2*>(from + at);
+      StageFour(four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16, at,
+                shared + row * slice.row_words);
+    }
+  }
+}
+
+}  // namespace quartet::cuda::exl3
+
+#endif  // QUARTET_KERNELS_CUDA_DEVICE_EXL3_INPUT_CUH_

@@ -1,0 +1,222 @@
+// EXL3 products for many rows: rows are transformed once, then tiles of 64 rows are multiplied with
+// weights that are decoded into registers.
+
+#include "kernels/cuda/device/exl3_input.cuh"
+#include "kernels/cuda/device/exl3_tiles.cuh"
+
+namespace quartet::cuda {
+namespace {
+
+using namespace exl3;  // NOLINT
+
+constexpr int kStages = 4;
+constexpr int kRowGroups = kRowTile / 8;
+constexpr int kStageHalves = kRowTile * kUnitInputs;
+
+// Transforms the lane's four elements of a block and stores them as FP16 at `row`.
+QUARTET_DEVICE void StoreInputs(float* v, uint16_t* row, int block,
+                                SaturationCounters* saturation) {
+  Hadamard(v);
+  const int at = 4 * Lane();
+  uint16_t* unit = row + block * kBlock + at / kUnitInputs * kUnitInputs;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    // Neighbours stay neighbours.
+    *reinterpret_cast<uint32_t*>(unit + PlaceOfInput(at % kUnitInputs + i)) =
+        HalfBits(v[i], saturation) | HalfBits(v[i + 1], saturation) << 16;
+  }
+}
+
+QUARTET_DEVICE const Exl3Weights& WeightsAt(const Exl3Positions& positions, int expert,
+                                            int matrix) {
+  return positions.bank == nullptr ? positions.single : positions.bank[3 * expert + matrix];
+}
+QUARTET_DEVICE int ExpertAt(const Exl3Positions& positions, int position) {
+  return positions.experts == nullptr ? 0 : positions.experts[position];
+}
+
+// One stage of a tile's inputs; rows that are not there become zeros.
+QUARTET_DEVICE void CopyStage(const Exl3GemmParams& p, const Exl3RowTile& tile,
+                              const uint16_t* inputs, int unit, __half* stage) {
+#pragma unroll
+  for (int i = 0; i < kRowTile * 8 / kThreads; ++i) {
+    const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = piece / 8;
+    const bool valid = row < tile.rows;
+    const uint16_t* from = inputs + static_cast<int64_t>(tile.first + (valid ? row : 0)) * p.in +
+                           unit * kUnitInputs + piece % 8 * 8;
+    CopyAsync16(stage + PieceAt(row, piece % 8), from, valid);
+  }
+}
+
+QUARTET_DEVICE void StoreTile(Sums& sums, float* to, int64_t width, int first_row, int rows,
+                              bool column_major) {
+  FinishSums(sums);
+  if (!OwnsSums()) return;
+#pragma unroll
+  for (int i = 0; i < Sums::kCount; ++i) {
+    const int row = first_row + RowOfSums(RowBitOfSum(i));
+    const int line = LineOfSum(i);
+    const int column = column_major ? ColumnOfLine<true>(line) : ColumnOfLine<false>(line);
+    if (row < rows) to[row * width + column] = sums.v[i];
+  }
+}
+
+// `strip`: the warp's first; those from `strips` on are not there.
+template <int kBits, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& tile,
+                                 const Exl3Weights& w, const uint16_t* inputs, int strip,
+                                 float* to, __half* shared) {
+  const int units = p.in / kUnitInputs;
+  const int strips = p.out / kStrip;
+  constexpr int kUnitWords = 32 * kBits;
+  const uint32_t* next[kStripsAtOnce];
+#pragma unroll
+  for (int s = 0; s < kStripsAtOnce; ++s) {
+    // Beyond the end: another strip's weights, whose sums are not stored.
+    next[s] = w.trellis + static_cast<int64_t>(min(strip + s, strips - 1)) * units * kUnitWords;
+  }
+  Words<kBits> ahead[2][kStripsAtOnce] = {};
+#pragma unroll
+  for (int s = 0; s < kStripsAtOnce; ++s) {
+    ahead[0][s] = LoadWords<kBits>(next[s]);
+    ahead[1][s] = LoadWords<kBits>(next[s] + kUnitWords);  // there are at least two
+    next[s] += 2 * kUnitWords;
+  }
+  Sums sums[kStripsAtOnce][kRowGroups];
+#pragma unroll
+  for (int s = 0; s < kStripsAtOnce; ++s) {
+#pragma unroll
+    for (int g = 0; g < kRowGroups; ++g) Clear(sums[s][g]);
+  }
+  __syncthreads();  // the stages may still be read by a product before this one
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (i < units) CopyStage(p, tile, inputs, i, shared + i * kStageHalves);
+    CopyAsyncCommit();
+  }
+  const Exl3Codebook code = w.codebook;
+  for (int unit = 0; unit < units; ++unit) {
+    UnitWeights weights[kStripsAtOnce];
+#pragma unroll
+    for (int s = 0; s < kStripsAtOnce; ++s) {
+      weights[s] = DecodeUnit<kBits, kMul1, kColumnMajor>(ahead[0][s], code);
+      ahead[0][s] = ahead[1][s];
+      if (unit + 2 < units) ahead[1][s] = LoadWords<kBits>(next[s]);
+      next[s] += kUnitWords;
+    }
+    CopyAsyncWait<kStages - 2>();
+    __syncthreads();
+    const __half* stage = shared + unit % kStages * kStageHalves;
+#pragma unroll
+    for (int g = 0; g < kRowGroups; ++g) {
+      RowInputs x;
+      LoadRows(x, stage, 8 * g);
+#pragma unroll
+      for (int s = 0; s < kStripsAtOnce; ++s) MultiplyRows(sums[s][g], weights[s], x);
+    }
+    const int next = unit + kStages - 1;
+    if (next < units) CopyStage(p, tile, inputs, next, shared + next % kStages * kStageHalves);
+    CopyAsyncCommit();
+  }
+  const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
+#pragma unroll
+  for (int s = 0; s < kStripsAtOnce; ++s) {
+    if (strip + s >= strips) break;
+#pragma unroll
+    for (int g = 0; g < kRowGroups; ++g) {
+      StoreTile(sums[s][g], to + tile.first * width + (strip + s) * kStrip, width, 8 * g, tile.rows,
+                kColumnMajor);
+    }
+  }
+}
+
+template <bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void Gemm(const Exl3GemmParams& p) {
+  __shared__ __align__(128) uint16_t stages[kStages * kStageHalves];
+  auto* shared = reinterpret_cast<__half*>(stages);
+  const Exl3Positions& positions = p.positions;
+  const int index = static_cast<int>(blockIdx.y);
+  Exl3RowTile tile = {0, index * kRowTile, min(kRowTile, positions.count - index * kRowTile)};
+  if (positions.tiles != nullptr) {
+    if (index >= *positions.tile_count) return;
+    tile = positions.tiles[index];
+  }
+  const int column_tiles = (p.out + kColumnTile - 1) / kColumnTile;
+  const int matrix = static_cast<int>(blockIdx.x) / column_tiles;
+  const int column_tile = static_cast<int>(blockIdx.x) % column_tiles;
+  const Exl3Weights w = WeightsAt(positions, tile.expert, p.first_matrix + matrix);
+  const uint16_t* inputs = p.inputs + static_cast<int64_t>(matrix) * positions.count * p.in;
+  float* to = p.sums + static_cast<int64_t>(matrix) * p.out;
+  constexpr int kStripsOfWarp = kColumnTile / kStrip / kWarps;
+  for (int s = 0; s < kStripsOfWarp; s += kStripsAtOnce) {
+    const int strip = (column_tile * kWarps + Warp()) * kStripsOfWarp + s;
+    switch (w.bits) {
+      case 1: MultiplyTile<1, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 2: MultiplyTile<2, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 3: MultiplyTile<3, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 4: MultiplyTile<4, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 5: MultiplyTile<5, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 6: MultiplyTile<6, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      case 7: MultiplyTile<7, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+      default: MultiplyTile<8, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
+    }
+  }
+}
+
+}  // namespace
+
+QUARTET_KERNEL(exl3_transform_rows, kThreads, 1, Exl3TransformParams) {
+  const Exl3Positions& positions = p.positions;
+  const int position = static_cast<int>(blockIdx.x);
+  const int slot = positions.slots == nullptr ? position : positions.slots[position];
+  const int expert = ExpertAt(positions, position);
+  const float* x = p.x + slot / positions.slots_per_row * p.x_stride;
+  for (int block = Warp(); block < p.in / kBlock; block += kWarps) {
+    const int at = block * kBlock + 4 * Lane();
+    float row[4];
+    LoadPadded(x, at, p.used_in, row);
+    for (int m = 0; m < p.matrices; ++m) {
+      float v[4], scale[4];
+      LoadHalves(WeightsAt(positions, expert, p.first_matrix + m).suh + at, scale);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] = row[i] * scale[i];
+      StoreInputs(v, p.inputs + (static_cast<int64_t>(m) * positions.count + position) * p.in,
+                  block, p.saturation);
+    }
+  }
+}
+
+QUARTET_KERNEL(exl3_transform_activations, kThreads, 1, Exl3TransformParams) {
+  const Exl3Positions& positions = p.positions;
+  const int position = static_cast<int>(blockIdx.x);
+  const Exl3Weights* w = positions.bank + 3 * ExpertAt(positions, position);
+  const float* sums = p.gate_up + static_cast<int64_t>(position) * 2 * p.in;
+  for (int block = Warp(); block < p.in / kBlock; block += kWarps) {
+    const int at = block * kBlock + 4 * Lane();
+    float gate[4], up[4], gate_scale[4], up_scale[4], scale[4], v[4];
+    SumParts(sums + at, 0, 1, gate);
+    SumParts(sums + p.in + at, 0, 1, up);
+    LoadHalves(w[0].svh + at, gate_scale);
+    LoadHalves(w[1].svh + at, up_scale);
+    LoadHalves(w[2].suh + at, scale);
+    Activate(gate, up, gate_scale, up_scale, at, p.used_in, p.limit, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+    StoreInputs(v, p.inputs + static_cast<int64_t>(position) * p.in, block, p.saturation);
+  }
+}
+
+QUARTET_KERNEL(exl3_gemm_sum_sm80, kThreads, 2, Exl3GemmParams) {
+  Gemm<false, false>(p);
+}
+QUARTET_KERNEL(exl3_gemm_sum_colmajor, kThreads, 2, Exl3GemmParams) {
+  Gemm<false, true>(p);
+}
+QUARTET_KERNEL(exl3_gemm_mul1_sm80, kThreads, 2, Exl3GemmParams) {
+  Gemm<true, false>(p);
+}
+QUARTET_KERNEL(exl3_gemm_mul1_colmajor, kThreads, 2, Exl3GemmParams) {
+  Gemm<true, true>(p);
+}
+
+}  // namespace quartet::cuda
