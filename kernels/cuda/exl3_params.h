@@ -86,7 +86,7 @@ struct Exl3OutputParams {
 
 // ---- many rows: positions are rows of x, or slots sorted by expert
 
-// Positions that use the same expert, at most exl3::kRowTile.
+// Positions that use the same expert, at most a tile of rows.
 struct Exl3RowTile {
   int32_t expert;
   int32_t first;

@@ -12,13 +12,11 @@
 namespace quartet::cuda {
 namespace {
 
-using gemm::kThreads;
-
 // Row tiles that are walked before the next tile of outputs: what runs at the same time then reads
 // few different rows of x and of W, which the second-level cache holds.
 constexpr int kRowTilesTogether = 16;
 
-template <int kKind, int kWarpsDown>
+template <int kKind>
 struct Gemm {
   static constexpr gemm::Tile kShape = gemm::kTiles[kKind];
   static constexpr int kRows = kShape.rows;
@@ -26,9 +24,9 @@ struct Gemm {
   static constexpr int kDepth = kShape.depth;
   static constexpr int kStages = kShape.Stages(kAsyncCopies);
   static constexpr int kStride = kDepth + gemm::kPadding;
-  static constexpr int kWarpsAcross = kThreads / 32 / kWarpsDown;
-  static constexpr int kWarpRows = kRows / kWarpsDown;
-  static constexpr int kWarpOuts = kOuts / kWarpsAcross;
+  static constexpr int kThreads = kShape.Threads();
+  static constexpr int kWarpRows = kRows / kShape.down;
+  static constexpr int kWarpOuts = kOuts / kShape.across;
   static constexpr int kDown = kWarpRows / 16;  // 16 x 16 tiles of a warp
   static constexpr int kAcross = kWarpOuts / 16;
   static constexpr int kRowPieces = kDepth / 8;
@@ -43,6 +41,8 @@ struct Gemm {
   int tile = 0;
   int k_end = 0;
   StagedCopy<kPieces> copy;
+  const uint16_t* from[kPieces];
+  bool exists[kPieces];
   FragC c[kDown][kAcross];
 
   QUARTET_DEVICE void FindTile() {
@@ -64,18 +64,28 @@ struct Gemm {
     const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
     return shared + stage * kStageHalves + piece / kRowPieces * kStride + piece % kRowPieces * 8;
   }
+  // Where this thread's pieces come from; rows that do not exist read as zeros.
+  QUARTET_DEVICE void FindPieces(int k_begin) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
+      const int line = piece / kRowPieces;
+      const bool is_x = line < kRows;
+      const int row = is_x ? row0 + line : out0 + line - kRows;
+      exists[i] = InStage(i) && row < (is_x ? p.rows : p.out);
+      const uint16_t* first = is_x ? p.x + row * p.x_stride : p.weights + row * p.w_stride;
+      from[i] = (exists[i] ? first : p.weights) + k_begin + piece % kRowPieces * 8;
+    }
+  }
+  // The stages are fetched one after the other.
   QUARTET_DEVICE void Fetch(int k0, int stage) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (!InStage(i)) continue;
-      const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
-      const int line = piece / kRowPieces;
-      const int k = k0 + piece % kRowPieces * 8;
-      const bool is_x = line < kRows;
-      const int row = is_x ? row0 + line : out0 + line - kRows;
-      const bool valid = k < k_end && row < (is_x ? p.rows : p.out);
-      const uint16_t* from = is_x ? p.x + row * p.x_stride + k : p.weights + row * p.w_stride + k;
-      copy.Fetch(i, Place(i, stage), valid ? from : p.weights, valid);
+      const int k = k0 + (static_cast<int>(threadIdx.x) + i * kThreads) % kRowPieces * 8;
+      const bool valid = exists[i] && k < k_end;
+      copy.Fetch(i, Place(i, stage), valid ? from[i] : p.weights, valid);
+      from[i] += kDepth;
     }
   }
   QUARTET_DEVICE void Store(int stage) {
@@ -86,28 +96,35 @@ struct Gemm {
   }
 
   QUARTET_DEVICE int WarpRow() const {
-    return Warp() / kWarpsAcross * kWarpRows;
+    return Warp() / kShape.across * kWarpRows;
   }
   QUARTET_DEVICE int WarpOut() const {
-    return Warp() % kWarpsAcross * kWarpOuts;
+    return Warp() % kShape.across * kWarpOuts;
   }
 
   QUARTET_DEVICE void Multiply(int stage) {
     const __half* x = shared + stage * kStageHalves + WarpRow() * kStride;
     const __half* w = shared + stage * kStageHalves + (kRows + WarpOut()) * kStride;
+    // The operands of the next 16 inputs are loaded while these are multiplied.
+    FragA a[2][kDown];
+    FragB b[2][kAcross];
+    const auto load = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < kDown; ++i) LoadA(a[k / 16 % 2][i], x + 16 * i * kStride + k, kStride);
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) LoadB(b[k / 16 % 2][j], w + 16 * j * kStride + k, kStride);
+    };
+    load(0);
 #pragma unroll
     for (int k = 0; k < kDepth; k += 16) {
-      FragA a[kDown];
-      FragB b[kAcross];
-#pragma unroll
-      for (int i = 0; i < kDown; ++i) LoadA(a[i], x + 16 * i * kStride + k, kStride);
-#pragma unroll
-      for (int j = 0; j < kAcross; ++j) LoadB(b[j], w + 16 * j * kStride + k, kStride);
+      if (kAsyncCopies && k + 16 < kDepth) load(k + 16);
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-        for (int j = 0; j < kAcross; ++j) Mma(c[i][j], a[i], b[j]);
+        for (int j = 0; j < kAcross; ++j) Mma(c[i][j], a[k / 16 % 2][i], b[k / 16 % 2][j]);
       }
+      // Without asynchronous copies the registers hold the next stage instead.
+      if (!kAsyncCopies && k + 16 < kDepth) load(k + 16);
     }
   }
 
@@ -118,6 +135,7 @@ struct Gemm {
       for (int j = 0; j < kAcross; ++j) Clear(c[i][j]);
     }
     const int steps = (k_end - k_begin + kDepth - 1) / kDepth;
+    FindPieces(k_begin);
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
       if (s < steps) Fetch(k_begin + s * kDepth, s);
@@ -177,29 +195,28 @@ struct Gemm {
   }
 };
 
-template <int kKind, int kWarpsDown>
+template <int kKind>
 QUARTET_DEVICE void RunGemm(const GemmParams& p) {
-  Gemm<kKind, kWarpsDown> gemm{p, reinterpret_cast<__half*>(QUARTET_DYNAMIC_SHARED())};
+  Gemm<kKind> gemm{p, reinterpret_cast<__half*>(QUARTET_DYNAMIC_SHARED())};
   gemm.Run();
 }
 
 }  // namespace
 
-QUARTET_KERNEL(gemm_0, gemm::kThreads, 2, GemmParams) {
-  RunGemm<0, 1>(p);
-}
-QUARTET_KERNEL(gemm_1, gemm::kThreads, 2, GemmParams) {
-  RunGemm<1, 1>(p);
-}
-QUARTET_KERNEL(gemm_2, gemm::kThreads, 2, GemmParams) {
-  RunGemm<2, 2>(p);
-}
-QUARTET_KERNEL(gemm_3, gemm::kThreads, 2, GemmParams) {
-  RunGemm<3, 2>(p);
-}
-QUARTET_KERNEL(gemm_4, gemm::kThreads, 1, GemmParams) {
-  RunGemm<4, 2>(p);
-}
+#define QUARTET_GEMM(kind, min_blocks)                                                \
+  QUARTET_KERNEL(gemm_##kind, gemm::kTiles[kind].Threads(), min_blocks, GemmParams) { \
+    RunGemm<kind>(p);                                                                 \
+  }
+
+QUARTET_GEMM(0, 2)
+QUARTET_GEMM(1, 2)
+QUARTET_GEMM(2, 2)
+QUARTET_GEMM(3, 2)
+#if QUARTET_ARCH >= 800
+QUARTET_GEMM(4, 2)
+#endif
+
+#undef QUARTET_GEMM
 
 // Thread t of a block has four columns.
 QUARTET_KERNEL(linear_to_half, 256, 4, LinearToHalfParams) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/linear_exact.h"
+#include "kernels/cuda/linear_exl3.h"
 #include "kernels/cuda/linear_f16.h"
 #include "kernels/cuda/mlp_params.h"
 #include "kernels/cuda/weights.h"
@@ -38,7 +39,12 @@ absl::StatusOr<PackedLinear> PackedLinear::Make(Context& context,
   for (const ops::LinearWeights& weights : stack) {
     const auto* matrix = std::get_if<ops::DenseMatrix>(&weights);
     if (matrix == nullptr) {
-      return absl::UnimplementedError(absl::StrCat(std::string(what), ": EXL3 on CUDA"));
+      if (absl::Status s = flush(); !s.ok()) return s;
+      const auto& exl3 = std::get<ops::Exl3Matrix>(weights);
+      if (absl::Status s = linear.Append(LinearExl3::Make(context, exl3, what), what); !s.ok()) {
+        return s;
+      }
+      continue;
     }
     // Exact parts keep one stored type each.
     if (precision == Precision::kF32 && !dense.empty() &&

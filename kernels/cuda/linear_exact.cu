@@ -73,11 +73,32 @@ QUARTET_DEVICE void Store(const LinearExactParams& p, int row, int out, float su
   if (row < p.rows && out < p.out) p.y[row * p.y_stride + out] = sum;
 }
 
-// Grid (out tiles of 32, row tiles of 8, slices); a lane an output, a warp four rows.
+// The chains of one slice for `kRows` rows a warp: finish(row in the tile, chain).
+template <int kRows, class Finish>
+QUARTET_DEVICE void Chains(const float* x, const float* w, int stride, int rows, Finish finish) {
+  const int first = Warp() * kRows;
+  if (first >= rows) return;
+  float chain[kRows] = {};
+#pragma unroll 8
+  for (int k = 0; k < kSlice; k += 4) {
+    const float4 b = *reinterpret_cast<const float4*>(w + Lane() * stride + k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 a = *reinterpret_cast<const float4*>(x + (first + r) * stride + k);
+      chain[r] = fmaf(a.x, b.x, chain[r]);
+      chain[r] = fmaf(a.y, b.y, chain[r]);
+      chain[r] = fmaf(a.z, b.z, chain[r]);
+      chain[r] = fmaf(a.w, b.w, chain[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) finish(first + r, chain[r]);
+}
+
+// Grid (out tiles of 32, row tiles of 8, slices); a lane an output.
 template <class Weight>
 QUARTET_DEVICE void Few(const LinearExactParams& p) {
   constexpr int kStride = kSlice + 4;  // keeps rows on different banks
-  constexpr int kRows = 4;             // of a thread
   constexpr int kPieces = kSlice / 4;  // of a row
   __shared__ __align__(16) float w[kFewOuts * kStride];
   __shared__ __align__(16) float x[kFewRows * kStride];
@@ -106,30 +127,20 @@ QUARTET_DEVICE void Few(const LinearExactParams& p) {
   const int slices = static_cast<int>(gridDim.z);
   const int tile = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
   float* partial = p.partial + static_cast<int64_t>(tile) * slices * kTile;
-  const int first = Warp() * kRows;
-  if (first < kFewRows && row0 + first < p.rows) {
-    float chain[kRows] = {};
-#pragma unroll 8
-    for (int k = 0; k < kSlice; k += 4) {
-      const float4 b = *reinterpret_cast<const float4*>(w + Lane() * kStride + k);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 a = *reinterpret_cast<const float4*>(x + (first + r) * kStride + k);
-        chain[r] = fmaf(a.x, b.x, chain[r]);
-        chain[r] = fmaf(a.y, b.y, chain[r]);
-        chain[r] = fmaf(a.z, b.z, chain[r]);
-        chain[r] = fmaf(a.w, b.w, chain[r]);
-      }
+  const auto finish = [&](int row, float chain) {
+    if (slices == 1) {
+      // As the sum over one slice: +0 where the chain is -0.
+      Store(p, row0 + row, out0 + Lane(), 0.0f + chain);
+    } else {
+      partial[blockIdx.z * kTile + row * kFewOuts + Lane()] = chain;
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (slices == 1) {
-        // As the sum over one slice: +0 where the chain is -0.
-        Store(p, row0 + first + r, out0 + Lane(), 0.0f + chain[r]);
-      } else {
-        partial[blockIdx.z * kTile + (first + r) * kFewOuts + Lane()] = chain[r];
-      }
-    }
+  };
+  // Two rows a warp halve the reads of W from shared memory.
+  const int rows = min(kFewRows, p.rows - row0);
+  if (rows <= kFewRows / 2) {
+    Chains<1>(x, w, kStride, rows, finish);
+  } else {
+    Chains<2>(x, w, kStride, rows, finish);
   }
   if (slices == 1 || !LastToArrive(p.arrived + tile, gridDim.z)) return;
   static_assert(kTile == kThreads);

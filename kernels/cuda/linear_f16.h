@@ -15,15 +15,11 @@ namespace quartet::cuda {
 // How linear_rows cuts a matrix.
 struct RowsShape {
   int blocks;
-  int slots;            // tiles of 32 outputs a block: 1; 2 = gated, one of gate and one of up
-  int k_warps;          // warps that share a tile
-  int k_per_warp;       // inputs of a warp, a multiple of 64
-  int splits;           // blocks that share a tile
-  int shared_per_warp;  // bytes
+  int slots;       // tiles of 32 outputs a block: 1; 2 = gated, one of gate and one of up
+  int k_warps;     // warps that share a tile
+  int k_per_warp;  // inputs of a warp, a multiple of 64
+  int splits;      // blocks that share a tile
 
-  size_t SharedBytes() const {
-    return static_cast<size_t>(slots) * k_warps * static_cast<size_t>(shared_per_warp);
-  }
   size_t PartialFloats(int rows) const {
     return static_cast<size_t>(blocks) * splits * slots * rows * row_dot::kRowDotOutputs;
   }

@@ -26,9 +26,8 @@ struct LinearRowsParams {
   int32_t out;
   int32_t slots;
   int32_t k_warps;
-  int32_t k_per_warp;       // a multiple of 64
-  int32_t shared_per_warp;  // bytes, see device/row_dot_shape.h
-  int32_t x_aligned;        // rows of x are aligned to 16 bytes
+  int32_t k_per_warp;  // a multiple of 64
+  int32_t x_aligned;   // rows of x are aligned to 16 bytes
   int32_t gated;
   float limit;
 };

@@ -3,13 +3,12 @@
 #include "kernels/cuda/device/arrive.cuh"
 #include "kernels/cuda/device/glu.cuh"
 #include "kernels/cuda/device/row_dot.cuh"
-#include "kernels/cuda/device/staged_copy.cuh"
 #include "kernels/cuda/linear_params.h"
 
 namespace quartet::cuda {
 namespace {
 
-constexpr int kMaxWarps = kAsyncCopies ? row_dot::kMaxWarpsAsync : row_dot::kMaxWarpsPlain;
+constexpr int kMaxWarps = 8;
 
 // One block: `slots` tiles of 32 outputs, each summed by `k_warps` warps.
 template <int N>
@@ -17,8 +16,7 @@ struct RowsBlock {
   static constexpr int kTile = N * kRowDotOutputs;  // sums of a slot
 
   const LinearRowsParams& p;
-  float* shared;  // a warp's ring, then its sums, `warp_floats` apart
-  int warp_floats;
+  float* sums;  // shared [warps][N][32]
   int tid = static_cast<int>(threadIdx.x);
 
   // The first row of W of a slot, and where the rows end that are like it.
@@ -34,7 +32,6 @@ struct RowsBlock {
     const int slot = Warp() / p.k_warps;
     const int first = First(slot);
     if (first >= End(slot)) return;
-    float* mine = shared + Warp() * warp_floats;
     const int k_begin =
         (static_cast<int>(blockIdx.y) * p.k_warps + Warp() % p.k_warps) * p.k_per_warp;
     RowDot<N>({.w = reinterpret_cast<const __half*>(p.weights) + first * p.w_stride,
@@ -45,14 +42,14 @@ struct RowsBlock {
                .in = p.in,
                .x_aligned = p.x_aligned != 0,
                .counters = first == 0 ? p.saturation : nullptr},
-              k_begin, min(p.in, k_begin + p.k_per_warp), reinterpret_cast<uint4*>(mine), mine);
+              k_begin, min(p.in, k_begin + p.k_per_warp), sums + Warp() * kTile);
   }
 
   // Element e of [slots][N][32], summed over the slot's warps.
   QUARTET_DEVICE float OverWarps(int e) const {
-    const float* from = shared + e / kTile * p.k_warps * warp_floats + e % kTile;
+    const float* from = sums + e / kTile * p.k_warps * kTile + e % kTile;
     float sum = 0.0f;
-    for (int w = 0; w < p.k_warps; ++w) sum += from[w * warp_floats];
+    for (int w = 0; w < p.k_warps; ++w) sum += from[w * kTile];
     return sum;
   }
 
@@ -88,16 +85,21 @@ struct RowsBlock {
 
 template <int N>
 QUARTET_DEVICE void LinearRows(const LinearRowsParams& p) {
-  RowsBlock<N>{p, reinterpret_cast<float*>(QUARTET_DYNAMIC_SHARED()),
-               p.shared_per_warp / static_cast<int>(sizeof(float))}
-      .Run();
+  __shared__ float sums[kMaxWarps * RowsBlock<N>::kTile];
+  RowsBlock<N>{p, sums}.Run();
+}
+
+// With tensor cores three blocks a multiprocessor keep most bytes on their way; the FP32 form for
+// many rows needs the registers more.
+constexpr int MinBlocks(int rows) {
+  return QUARTET_ARCH >= 800 ? 3 : rows < 4 ? 2 : 1;
 }
 
 }  // namespace
 
-#define QUARTET_LINEAR_ROWS(n)                                           \
-  QUARTET_KERNEL(linear_rows_##n, 32 * kMaxWarps, 1, LinearRowsParams) { \
-    LinearRows<n>(p);                                                    \
+#define QUARTET_LINEAR_ROWS(n)                                                      \
+  QUARTET_KERNEL(linear_rows_##n, 32 * kMaxWarps, MinBlocks(n), LinearRowsParams) { \
+    LinearRows<n>(p);                                                               \
   }
 
 QUARTET_LINEAR_ROWS(1)

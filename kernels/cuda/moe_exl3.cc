@@ -85,10 +85,10 @@ int Exl3Experts::Groups(int rows) const {
 
 Exl3Experts::Cuts Exl3Experts::CutsFor(int rows) const {
   const int groups = Groups(rows);
-  return {CutProduct(*context_, shape_.padded_hidden, 2 * shape_.padded_inner, shape_.padded_inner,
-                     groups, rows),
-          CutProduct(*context_, shape_.padded_inner, shape_.padded_hidden, shape_.padded_hidden,
-                     groups, rows)};
+  return {CutProduct(*context_, shape_.padded_hidden, 512, 2 * shape_.padded_inner,
+                     shape_.padded_inner, groups, rows),
+          CutProduct(*context_, shape_.padded_inner, 1024, shape_.padded_hidden,
+                     shape_.padded_hidden, groups, rows)};
 }
 
 Exl3Experts::DecodeBuffers Exl3Experts::Cut(WorkspaceCutter& cutter, int rows,
@@ -247,7 +247,7 @@ void Exl3Experts::Run(const float* x, int rows, const RouterChoice& choice, floa
 // Every expert's last tile may be nearly empty.
 int Exl3Experts::MostTiles(int rows) const {
   const int slots = rows * top_k_;
-  return slots / exl3::kRowTile + std::min(slots, experts_);
+  return slots / exl3::kLeastRowTile + std::min(slots, experts_);
 }
 
 Exl3Experts::PrefillBuffers Exl3Experts::CutPrefill(WorkspaceCutter& cutter, int rows) const {

@@ -44,7 +44,7 @@ struct MoeSortParams {
   int32_t* sorted;      // [count]: the slot at a position
   int32_t* places;      // [count]: the position of a slot
   int32_t* expert_of;   // [count]: of a position
-  Exl3RowTile* tiles;   // [count / kRowTile + experts]
+  Exl3RowTile* tiles;   // [count / kLeastRowTile + experts]
   int32_t* tile_count;  // [1]
 };
 

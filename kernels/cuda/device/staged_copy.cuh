@@ -15,13 +15,26 @@ constexpr bool kAsyncCopies = true;
 constexpr bool kAsyncCopies = false;
 #endif
 
+// CopyAsync16 that sends for the rest of the 128-byte line too, into the second-level cache.
+QUARTET_DEVICE void CopyAsyncLine16(void* shared, const void* global, bool valid = true) {
+#if !defined(QUARTET_SIMT) && QUARTET_ARCH >= 800
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
+               "r"(bytes)
+               : "memory");
+#else
+  CopyAsync16(shared, global, valid);
+#endif
+}
+
 // A thread's `Pieces` pieces of 16 bytes of one stage. For each stage: Fetch all, Commit, compute
 // on an earlier stage, Store all to the places that Fetch was told.
 template <int Pieces>
 struct StagedCopy {
   QUARTET_DEVICE void Fetch(int i, void* shared, const void* global, bool valid) {
     if constexpr (kAsyncCopies) {
-      CopyAsync16(shared, global, valid);
+      CopyAsyncLine16(shared, global, valid);
     } else {
       held[i] = valid ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
     }

@@ -159,12 +159,19 @@ TEST_F(LinearOnCuda, F16AgreesWithTheCpu) {
 
 // The largest tiles, which few rows never take.
 TEST_F(LinearOnCuda, F16AgreesWithTheCpuForManyRows) {
-  for (const Shape s : {Shape{100, 300}, Shape{200, 257}}) {
+  const int rows = TestDeviceIsEmulated() ? 300 : 700;
+  for (const Shape s : TestDeviceIsEmulated() ? std::vector<Shape>{{100, 300}, {200, 257}}
+                                              : std::vector<Shape>{{328, 4001}, {1030, 6400}}) {
     const Stored w(DType::kF16, s.out, s.in, 1);
-    const PackedLinear linear = Make({w.view()}, Precision::kF16);
-    constexpr int kRows = 300;
-    const auto x = RandomFloats(kRows * s.in, 1.0f, 2);
-    EXPECT_LT(RelativeL2(Run(linear, x, kRows), Oracle({w.view()}, x, kRows)), kF16Tolerance);
+    const auto x = RandomFloats(rows * s.in, 1.0f, 2);
+    const auto expected = Oracle({w.view()}, x, rows);
+    // By the library, where it is there, and by own kernels.
+    for (const bool shared_decision : {false, true}) {
+      const auto linear =
+          Must(PackedLinear::Make(context_, std::vector<ops::LinearWeights>{w.view()},
+                                  Precision::kF16, "weights", shared_decision));
+      EXPECT_LT(RelativeL2(Run(linear, x, rows), expected), kF16Tolerance) << shared_decision;
+    }
   }
 }
 
@@ -199,6 +206,32 @@ TEST_F(LinearOnCuda, StacksOfAllTypesLieSideBySide) {
         EXPECT_LT(RelativeL2(Run(exact, x, rows, gap), expected), kExactTolerance) << rows;
       }
     }
+  }
+}
+
+// EXL3 matrices take their own kernels in the middle of a stack.
+TEST_F(LinearOnCuda, StacksMayHoldExl3) {
+  constexpr int kIn = 128, kOut = 256, kBits = 3;
+  std::mt19937 random(1);
+  std::vector<uint16_t> trellis(kIn / 16 * (kOut / 16) * 16 * kBits), suh(kIn), svh(kOut);
+  for (uint16_t& v : trellis) v = static_cast<uint16_t>(random());
+  for (uint16_t& v : suh) v = random() % 2 == 0 ? 0x3C00 : 0xBC00;  // +-1
+  for (uint16_t& v : svh) v = random() % 2 == 0 ? 0x3000 : 0xB000;  // +-1/8
+  ops::Exl3Matrix exl3;
+  exl3.bits = kBits;
+  exl3.in = kIn;
+  exl3.out = kOut;
+  exl3.trellis = reinterpret_cast<const std::byte*>(trellis.data());
+  exl3.tile_row_stride = kOut / 16;
+  exl3.suh = reinterpret_cast<const std::byte*>(suh.data());
+  exl3.svh = reinterpret_cast<const std::byte*>(svh.data());
+  const Stored before(DType::kF16, 20, kIn, 1), after(DType::kF32, 30, kIn, 2);
+  const std::vector<ops::LinearWeights> stack = {before.view(), exl3, after.view()};
+  const PackedLinear linear = Make(stack, Precision::kF16);
+  ASSERT_EQ(linear.out(), 20 + kOut + 30);
+  for (int rows : {1, 5, 20}) {
+    const auto x = RandomFloats(rows * kIn, 1.0f, 3);
+    EXPECT_LT(RelativeL2(Run(linear, x, rows, 4), Oracle(stack, x, rows)), 2e-3) << rows;
   }
 }
 
