@@ -1,216 +1,22 @@
 #include "kernels/cuda/exl3.h"
 
 #include <algorithm>
-#include <cstring>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/exl3.h"
 #include "kernels/cuda/device/exl3_layout.h"
 
 namespace quartet::cuda {
 namespace {
 
 using exl3::kBlock;
-using exl3::kStrip;
 using exl3::kTokens;
-using exl3::kUnitInputs;
 using exl3::kWarps;
 
-constexpr size_t kAlign = 256;
-constexpr size_t kMaxShared = 96 * 1024;  // what every card has
-
-size_t Align(size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-size_t TrellisBytes(const ops::Exl3Matrix& m) {
-  return static_cast<size_t>(m.in) * m.out / 8 * m.bits;
-}
-
-Exl3Codebook CodebookOf(ops::Codebook codebook) {
-  switch (codebook) {
-    case ops::Codebook::kMul1:
-      return {0x83DCD12Du, 0, 0x1EEEu};
-    case ops::Codebook::k3Inst:
-      return {89226354u, 64248484u, 0x8FFF8FFFu};
-    case ops::Codebook::kMcg:
-      break;
-  }
-  return {0xCBAC1FEDu, 0, 0x8FFF8FFFu};
-}
-
-// suh or svh as FP16, whichever way it is stored.
-void CopyScales(const std::byte* halves, const std::byte* signs, int64_t size, std::byte* to) {
-  if (signs == nullptr) {
-    std::memcpy(to, halves, static_cast<size_t>(size) * 2);
-    return;
-  }
-  for (int64_t i = 0; i < size; ++i) {
-    uint16_t word;
-    std::memcpy(&word, signs + i / 16 * 2, 2);
-    const uint16_t half = (word >> (i % 16) & 1) != 0 ? 0xBC00 : 0x3C00;
-    std::memcpy(to + 2 * i, &half, 2);
-  }
-}
-
-// The bank's memory: all trellises, then all scales, which go up in one copy.
-struct BankLayout {
-  std::vector<size_t> trellis;
-  std::vector<size_t> suh, svh;  // from the start of the scales
-  size_t scales_begin = 0;
-  size_t scales_bytes = 0;
-};
-
-BankLayout LayOut(std::span<const ops::Exl3Matrix* const> matrices) {
-  BankLayout layout;
-  for (const ops::Exl3Matrix* m : matrices) {
-    layout.trellis.push_back(layout.scales_begin);
-    layout.scales_begin += Align(TrellisBytes(*m));
-    layout.suh.push_back(layout.scales_bytes);
-    layout.scales_bytes += Align(static_cast<size_t>(m->in) * 2);
-    layout.svh.push_back(layout.scales_bytes);
-    layout.scales_bytes += Align(static_cast<size_t>(m->out) * 2);
-  }
-  return layout;
-}
-
-absl::Status CheckBank(std::span<const ops::Exl3Matrix* const> matrices,
-                       std::span<const std::string> names) {
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    if (absl::Status s = cpu::CheckExl3(*matrices[i], names[i]); !s.ok()) return s;
-    if (matrices[i]->tile_order != matrices[0]->tile_order) {
-      return absl::UnimplementedError(
-          absl::StrCat(names[i], " and ", names[0], " differ in tile order"));
-    }
-    if ((matrices[i]->codebook == ops::Codebook::kMul1) !=
-        (matrices[0]->codebook == ops::Codebook::kMul1)) {
-      return absl::UnimplementedError(
-          absl::StrCat(names[i], " and ", names[0], ": one has codebook mul1, the other has not"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The matrix' tiles without the gaps between the rows of a slice.
-const std::byte* Contiguous(const ops::Exl3Matrix& m, std::vector<std::byte>& gathered) {
-  if (m.tile_row_stride == m.out / 16) return m.trellis;
-  const size_t tile_bytes = 32 * static_cast<size_t>(m.bits);
-  const size_t row = m.out / 16 * tile_bytes;
-  gathered.resize(TrellisBytes(m));
-  for (int64_t i = 0; i < m.in / 16; ++i) {
-    std::memcpy(gathered.data() + i * row, m.trellis + i * m.tile_row_stride * tile_bytes, row);
-  }
-  return gathered.data();
-}
+// From here on decoding once for 64 rows pays.
+constexpr int kManyRows = 2 * kTokens + 1;
 
 }  // namespace
-
-absl::StatusOr<PackedExl3> PackExl3(Context& context,
-                                    std::span<const ops::Exl3Matrix* const> matrices,
-                                    std::span<const std::string> names) {
-  if (absl::Status s = CheckBank(matrices, names); !s.ok()) return s;
-  Device& device = *context.device;
-  absl::StatusOr<const Kernel*> pack = device.Find("exl3_pack");
-  if (!pack.ok()) return pack.status();
-
-  const BankLayout layout = LayOut(matrices);
-  PackedExl3 bank;
-  bank.mul1 = matrices[0]->codebook == ops::Codebook::kMul1;
-  bank.column_major = matrices[0]->tile_order == ops::TileOrder::kColumnMajor;
-  absl::StatusOr<Buffer> memory =
-      device.Allocate(layout.scales_begin + layout.scales_bytes, names[0]);
-  if (!memory.ok()) return memory.status();
-  bank.memory = *std::move(memory);
-  size_t most = 0;
-  for (const ops::Exl3Matrix* m : matrices) most = std::max(most, TrellisBytes(*m));
-  absl::StatusOr<Buffer> staging = device.Allocate(most, "staging of EXL3 weights");
-  if (!staging.ok()) return staging.status();
-
-  std::byte* base = bank.memory.as<std::byte>();
-  std::vector<std::byte> scales(layout.scales_bytes);
-  std::vector<std::byte> gathered;
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    const ops::Exl3Matrix& m = *matrices[i];
-    CopyScales(m.suh, m.su_signs, m.in, scales.data() + layout.suh[i]);
-    CopyScales(m.svh, m.sv_signs, m.out, scales.data() + layout.svh[i]);
-    absl::Status s = device.CopyIn(staging->data(), Contiguous(m, gathered), TrellisBytes(m));
-    if (!s.ok()) return s;
-    auto* units = reinterpret_cast<uint32_t*>(base + layout.trellis[i]);
-    device.Launch(
-        *pack, {.grid_x = CeilDiv(TrellisBytes(m) / 4, exl3::kThreads), .threads = exl3::kThreads},
-        Exl3PackParams{.tiles = staging->as<uint32_t>(),
-                       .units = units,
-                       .in = static_cast<int32_t>(m.in),
-                       .out = static_cast<int32_t>(m.out),
-                       .bits = m.bits});
-    bank.weights.push_back(
-        {.trellis = units,
-         .suh = reinterpret_cast<uint16_t*>(base + layout.scales_begin + layout.suh[i]),
-         .svh = reinterpret_cast<uint16_t*>(base + layout.scales_begin + layout.svh[i]),
-         .codebook = CodebookOf(m.codebook),
-         .bits = m.bits});
-  }
-  absl::Status s = device.CopyIn(base + layout.scales_begin, scales.data(), scales.size());
-  if (!s.ok()) return s;
-  // The staging memory goes away when this returns.
-  if (s = device.Synchronize(); !s.ok()) return s;
-  return bank;
-}
-
-Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
-                   int rows) {
-  // Four blocks a multiprocessor run at once, if their shared memory lets them.
-  const int64_t at_once = 4 * context.device->info().multiprocessors;
-  const int64_t blocks = in / kBlock;
-  const int64_t strips = groups * outputs / kStrip / kWarps;  // blocks of one strip a warp
-  const auto shared = [&](int64_t parts) {
-    return rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t);
-  };
-  Exl3Cut cut;
-  for (int parts = 1; parts <= blocks; ++parts) {
-    if (blocks % parts != 0) continue;
-    cut.parts = parts;
-    if (shared(parts) <= kMaxShared / 2 && strips * parts >= at_once * 3 / 4) break;
-  }
-  // Where there are many blocks, the transform of their inputs is worth sharing.
-  while (out / kBlock % (2 * cut.strips_per_warp) == 0 && cut.strips_per_warp < 8 &&
-         strips * cut.parts / (2 * cut.strips_per_warp) >= 2 * at_once) {
-    cut.strips_per_warp *= 2;
-  }
-  return cut;
-}
-
-absl::StatusOr<Exl3Product> Exl3Product::Make(Context& context, Input input,
-                                              const PackedExl3& bank) {
-  const std::string name =
-      absl::StrCat("exl3_", input == Input::kRows ? "rows" : "transformed", bank.mul1 ? "_mul1" : "_sum",
-                   bank.column_major ? "_colmajor" : "_sm80");
-  absl::StatusOr<const Kernel*> kernel = context.device->Find(name.c_str(), kMaxShared);
-  if (!kernel.ok()) return kernel.status();
-  Exl3Product product;
-  product.context_ = &context;
-  product.kernel_ = *kernel;
-  return product;
-}
-
-void Exl3Product::Launch(Exl3ProductParams params, const Exl3Cut& cut, int groups,
-                         int rows_of_group) const {
-  params.parts = cut.parts;
-  params.part_inputs = params.in / cut.parts;
-  params.strips_per_warp = cut.strips_per_warp;
-  const int row_words = exl3::RowWords(params.part_inputs);
-  context_->device->Launch(
-      kernel_,
-      {.grid_x = static_cast<unsigned>(params.out / (kStrip * kWarps * cut.strips_per_warp)),
-       .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
-       .grid_z = static_cast<unsigned>(groups),
-       .threads = exl3::kThreads,
-       .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)},
-      params);
-}
-
-// ---- one matrix
 
 absl::StatusOr<Exl3Linear> Exl3Linear::Make(Context& context, const ops::Exl3Matrix& matrix,
                                             std::string_view what) {
@@ -221,6 +27,8 @@ absl::StatusOr<Exl3Linear> Exl3Linear::Make(Context& context, const ops::Exl3Mat
   absl::StatusOr<Exl3Product> product =
       Exl3Product::Make(context, Exl3Product::Input::kRows, *bank);
   if (!product.ok()) return product.status();
+  absl::StatusOr<Exl3Gemm> gemm = Exl3Gemm::Make(context, *bank);
+  if (!gemm.ok()) return gemm.status();
   absl::StatusOr<const Kernel*> output = context.device->Find("exl3_output");
   if (!output.ok()) return output.status();
   Exl3Linear linear;
@@ -231,30 +39,40 @@ absl::StatusOr<Exl3Linear> Exl3Linear::Make(Context& context, const ops::Exl3Mat
   linear.out_ = matrix.used_out == 0 ? matrix.out : matrix.used_out;
   linear.bank_ = *std::move(bank);
   linear.product_ = *product;
+  linear.gemm_ = *gemm;
   linear.output_ = *output;
   return linear;
 }
 
 Exl3Cut Exl3Linear::Cut(int rows) const {
+  if (rows >= kManyRows) return {};
   const int groups = static_cast<int>(CeilDiv(rows, kTokens));
-  return CutProduct(*context_, padded_in_, padded_out_, padded_out_, groups,
+  return CutProduct(*context_, padded_in_, 512, padded_out_, padded_out_, groups,
                     std::min(rows, kTokens));
+}
+
+Exl3Linear::Buffers Exl3Linear::Take(WorkspaceCutter& cutter, int rows, const Exl3Cut& cut) const {
+  Buffers b;
+  if (rows >= kManyRows) b.inputs = cutter.Take<uint16_t>(rows * padded_in_);
+  b.sums = cutter.Take<float>(cut.parts * rows * padded_out_);
+  return b;
 }
 
 size_t Exl3Linear::WorkspaceBytes(int max_rows) const {
   size_t bytes = 0;
   // Fewer rows may be cut into more parts.
-  for (int rows = 1; rows <= max_rows; rows = rows < kTokens ? rows + 1 : 2 * rows) {
-    const int more = std::min(2 * rows - 1, max_rows);
-    bytes = std::max(bytes, sizeof(float) * Cut(rows).parts * std::max(rows, more) * padded_out_);
+  for (int rows = 1; rows <= std::min(max_rows, kManyRows); ++rows) {
+    WorkspaceCutter cutter;
+    Take(cutter, rows, Cut(rows));
+    bytes = std::max(bytes, cutter.used());
   }
-  return Align(bytes);
+  WorkspaceCutter cutter;
+  Take(cutter, max_rows, Cut(max_rows));
+  return std::max(bytes, cutter.used());
 }
 
-void Exl3Linear::Run(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
-                     ops::Workspace workspace) const {
-  const Exl3Cut cut = Cut(rows);
-  auto* sums = reinterpret_cast<float*>(workspace.data);
+void Exl3Linear::FewRows(const float* x, int64_t x_stride, int rows, const Exl3Cut& cut,
+                         float* sums) const {
   product_.Launch({.groups = nullptr,
                    .single = bank_.weights[0],
                    .sums = sums,
@@ -272,11 +90,48 @@ void Exl3Linear::Run(const float* x, int64_t x_stride, int rows, float* y, int64
                    .used_in = static_cast<int32_t>(in_),
                    .transformed = nullptr},
                   cut, static_cast<int>(CeilDiv(rows, kTokens)), std::min(rows, kTokens));
+}
+
+void Exl3Linear::ManyRows(const float* x, int64_t x_stride, int rows, const Buffers& b) const {
+  Exl3Positions positions;
+  positions.single = bank_.weights[0];
+  positions.count = rows;
+  gemm_.TransformRows({.positions = positions,
+                       .inputs = b.inputs,
+                       .in = static_cast<int32_t>(padded_in_),
+                       .matrices = 1,
+                       .first_matrix = 0,
+                       .saturation = context_->saturation,
+                       .x = x,
+                       .x_stride = x_stride,
+                       .used_in = static_cast<int32_t>(in_),
+                       .gate_up = nullptr,
+                       .limit = 0.0f});
+  gemm_.Multiply({.positions = positions,
+                  .inputs = b.inputs,
+                  .sums = b.sums,
+                  .in = static_cast<int32_t>(padded_in_),
+                  .out = static_cast<int32_t>(padded_out_),
+                  .matrices = 1,
+                  .first_matrix = 0},
+                 static_cast<int>(CeilDiv(rows, exl3::kLeastRowTile)));
+}
+
+void Exl3Linear::Run(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
+                     ops::Workspace workspace) const {
+  const Exl3Cut cut = Cut(rows);
+  WorkspaceCutter cutter(workspace.data);
+  const Buffers b = Take(cutter, rows, cut);
+  if (rows >= kManyRows) {
+    ManyRows(x, x_stride, rows, b);
+  } else {
+    FewRows(x, x_stride, rows, cut, b.sums);
+  }
   context_->device->Launch(output_,
                            {.grid_x = CeilDiv(padded_out_ / kBlock, kWarps),
                             .grid_y = static_cast<unsigned>(rows),
                             .threads = exl3::kThreads},
-                           Exl3OutputParams{.sums = sums,
+                           Exl3OutputParams{.sums = b.sums,
                                             .svh = bank_.weights[0].svh,
                                             .y = y,
                                             .y_stride = y_stride,

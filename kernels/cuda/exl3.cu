@@ -1,5 +1,5 @@
-// EXL3 products for few rows: a block transforms the rows' inputs into shared memory, then its warps
-// stream and decode the weights.
+// EXL3 products for few rows: a block transforms the rows' inputs into shared memory, then its
+// warps stream and decode the weights.
 
 #include "kernels/cuda/device/exl3.cuh"
 #include "kernels/cuda/device/exl3_input.cuh"
@@ -21,9 +21,9 @@ struct WarpJob {
 QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int units_of_strip) {
   constexpr int kBytes = 4096;
   const int bytes = job.count * 128 * w.bits;
-  const auto* begin = reinterpret_cast<const char*>(w.trellis) +
-                      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) *
-                          128 * w.bits;
+  const auto* begin =
+      reinterpret_cast<const char*>(w.trellis) +
+      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * 128 * w.bits;
   const int at = 128 * Lane();
   if (at < min(bytes, kBytes)) PrefetchL2(begin + at);
 }
@@ -169,14 +169,22 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   const uint32_t* x =
       shared + min(RunOfLane(), rows - 1) * slice.row_words + TileOfLane() * kTileWords;
   switch (w.bits) {
-    case 1: return StreamStrips<1, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 2: return StreamStrips<2, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 3: return StreamStrips<3, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 4: return StreamStrips<4, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 5: return StreamStrips<5, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 6: return StreamStrips<6, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 7: return StreamStrips<7, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    default: return StreamStrips<8, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 1:
+      return StreamStrips<1, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 2:
+      return StreamStrips<2, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 3:
+      return StreamStrips<3, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 4:
+      return StreamStrips<4, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 5:
+      return StreamStrips<5, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 6:
+      return StreamStrips<6, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    case 7:
+      return StreamStrips<7, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+    default:
+      return StreamStrips<8, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
   }
 }
 

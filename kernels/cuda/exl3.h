@@ -3,60 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/exl3_params.h"
+#include "kernels/cuda/exl3_bank.h"
+#include "kernels/cuda/exl3_gemm.h"
 #include "kernels/ops/batch.h"
 #include "kernels/ops/weights.h"
 
 namespace quartet::cuda {
 
-// EXL3 matrices in device memory, in the layout that the kernels stream (device/exl3.cuh), all in
-// one allocation.
-struct PackedExl3 {
-  Buffer memory;
-  std::vector<Exl3Weights> weights;  // in the order they were given; device addresses
-  // What the kernels are compiled for: all matrices of a bank agree in these.
-  bool mul1 = false;
-  bool column_major = false;
-};
-// `names` name the matrices in errors. INVALID_ARGUMENT where one contradicts itself;
-// UNIMPLEMENTED where they mix tile orders, or mul1 with other codebooks.
-absl::StatusOr<PackedExl3> PackExl3(Context& context,
-                                    std::span<const ops::Exl3Matrix* const> matrices,
-                                    std::span<const std::string> names);
-
-// How a grid of products is cut: the inputs into `parts`, the outputs into strips.
-struct Exl3Cut {
-  int parts = 1;
-  int strips_per_warp = 1;
-};
-// Enough blocks to fill the device, no more parts than that takes. `rows` is the most that one group
-// has.
-Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
-                   int rows);
-
-// Kernels for the products of few rows.
-class Exl3Product {
- public:
-  // What it multiplies, see Exl3ProductParams: x or what is transformed.
-  enum class Input { kRows, kTransformed };
-  static absl::StatusOr<Exl3Product> Make(Context& context, Input input, const PackedExl3& bank);
-  // Fills in how it is cut. `rows_of_group`: the most that one group has.
-  void Launch(Exl3ProductParams params, const Exl3Cut& cut, int groups, int rows_of_group) const;
-
- private:
-  Context* context_ = nullptr;
-  const Kernel* kernel_ = nullptr;
-};
-
-// One EXL3 matrix: y [rows, out] = x [rows, in] W, x and y FP32. Transforms in FP32, products of FP16
-// with FP32 sums. Used like PackedLinear.
+// One EXL3 matrix: y [rows, out] = x [rows, in] W, x and y FP32. Transforms in FP32, products of
+// FP16 with FP32 sums. Used like PackedLinear.
 class Exl3Linear {
  public:
   // `what` names the matrix in errors. INVALID_ARGUMENT where the matrix contradicts itself.
@@ -71,7 +30,14 @@ class Exl3Linear {
            ops::Workspace workspace) const;
 
  private:
+  struct Buffers {
+    uint16_t* inputs = nullptr;  // many rows: FP16 [rows][padded in]
+    float* sums = nullptr;       // [parts][rows][padded out]
+  };
+  Buffers Take(WorkspaceCutter& cutter, int rows, const Exl3Cut& cut) const;
   Exl3Cut Cut(int rows) const;
+  void FewRows(const float* x, int64_t x_stride, int rows, const Exl3Cut& cut, float* sums) const;
+  void ManyRows(const float* x, int64_t x_stride, int rows, const Buffers& b) const;
 
   Context* context_ = nullptr;
   int64_t in_ = 0;
@@ -80,6 +46,7 @@ class Exl3Linear {
   int64_t padded_out_ = 0;
   PackedExl3 bank_;
   Exl3Product product_;
+  Exl3Gemm gemm_;
   const Kernel* output_ = nullptr;
 };
 

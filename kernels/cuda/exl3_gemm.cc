@@ -26,25 +26,22 @@ absl::StatusOr<Exl3Gemm> Exl3Gemm::Make(Context& context, const PackedExl3& bank
 
 void Exl3Gemm::TransformRows(const Exl3TransformParams& params) const {
   context_->device->Launch(
-      rows_,
-      {.grid_x = static_cast<unsigned>(params.positions.count), .threads = exl3::kThreads},
+      rows_, {.grid_x = static_cast<unsigned>(params.positions.count), .threads = exl3::kThreads},
       params);
 }
 
 void Exl3Gemm::TransformActivations(const Exl3TransformParams& params) const {
   context_->device->Launch(
       activations_,
-      {.grid_x = static_cast<unsigned>(params.positions.count), .threads = exl3::kThreads},
-      params);
+      {.grid_x = static_cast<unsigned>(params.positions.count), .threads = exl3::kThreads}, params);
 }
 
 void Exl3Gemm::Multiply(const Exl3GemmParams& params, int row_tiles) const {
-  context_->device->Launch(
-      multiply_,
-      {.grid_x = params.matrices * CeilDiv(params.out, exl3::kColumnTile),
-       .grid_y = static_cast<unsigned>(row_tiles),
-       .threads = exl3::kThreads},
-      params);
+  context_->device->Launch(multiply_,
+                           {.grid_x = params.matrices * CeilDiv(params.out, exl3::kColumnTile),
+                            .grid_y = static_cast<unsigned>(row_tiles),
+                            .threads = exl3::kThreads},
+                           params);
 }
 
 }  // namespace quartet::cuda

@@ -1,4 +1,4 @@
-// EXL3 products for many rows: rows are transformed once, then tiles of 64 rows are multiplied with
+// EXL3 products for many rows: rows are transformed once, then tiles of rows are multiplied with
 // weights that are decoded into registers.
 
 #include "kernels/cuda/device/exl3_input.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace exl3;  // NOLINT
 
-constexpr int kStages = 4;
+constexpr int kStages = 3;  // of inputs in shared memory: 48 KiB at most
 constexpr int kRowGroups = kRowTile / 8;
 constexpr int kStageHalves = kRowTile * kUnitInputs;
 
@@ -62,27 +62,105 @@ QUARTET_DEVICE void StoreTile(Sums& sums, float* to, int64_t width, int first_ro
   }
 }
 
-// `strip`: the warp's first; those from `strips` on are not there.
-template <int kBits, bool kMul1, bool kColumnMajor>
-QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& tile,
-                                 const Exl3Weights& w, const uint16_t* inputs, int strip,
-                                 float* to, __half* shared) {
-  const int units = p.in / kUnitInputs;
-  const int strips = p.out / kStrip;
-  constexpr int kUnitWords = 32 * kBits;
+// A warp's weights on their way: the words of the next two units of its strips. Widths beyond four
+// bits, which are rare, are loaded when they are needed.
+constexpr int kWordsAhead = 4;
+struct WeightStream {
   const uint32_t* next[kStripsAtOnce];
+  uint32_t words[2][kStripsAtOnce][kWordsAhead];
+};
+
+template <int kBits>
+QUARTET_DEVICE void LoadAhead(const uint32_t* unit, uint32_t* words) {
+  const Words<kBits> loaded = LoadWords<kBits>(unit);
+#pragma unroll
+  for (int i = 0; i < kBits; ++i) words[i] = loaded.v[i];
+}
+QUARTET_DEVICE void LoadAhead(int bits, const uint32_t* unit, uint32_t* words) {
+  switch (bits) {
+    case 1:
+      return LoadAhead<1>(unit, words);
+    case 2:
+      return LoadAhead<2>(unit, words);
+    case 3:
+      return LoadAhead<3>(unit, words);
+    case 4:
+      return LoadAhead<4>(unit, words);
+    default:
+      return;
+  }
+}
+
+QUARTET_DEVICE void Open(WeightStream& stream, const Exl3Weights& w, int strip, int strips,
+                         int units) {
 #pragma unroll
   for (int s = 0; s < kStripsAtOnce; ++s) {
     // Beyond the end: another strip's weights, whose sums are not stored.
-    next[s] = w.trellis + static_cast<int64_t>(min(strip + s, strips - 1)) * units * kUnitWords;
+    stream.next[s] =
+        w.trellis + static_cast<int64_t>(min(strip + s, strips - 1)) * units * 32 * w.bits;
+#pragma unroll
+    for (int ahead = 0; ahead < 2; ++ahead) {  // there are at least two units
+#pragma unroll
+      for (int i = 0; i < kWordsAhead; ++i) stream.words[ahead][s][i] = 0;
+      LoadAhead(w.bits, stream.next[s] + ahead * 32 * w.bits, stream.words[ahead][s]);
+    }
   }
-  Words<kBits> ahead[2][kStripsAtOnce] = {};
+}
+
+// Decodes the next unit of every strip and asks for the one after the next, which is there if
+// `more`.
+template <int kBits, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void DecodeNext(WeightStream& stream, Exl3Codebook code, bool more,
+                               UnitWeights* weights) {
 #pragma unroll
   for (int s = 0; s < kStripsAtOnce; ++s) {
-    ahead[0][s] = LoadWords<kBits>(next[s]);
-    ahead[1][s] = LoadWords<kBits>(next[s] + kUnitWords);  // there are at least two
-    next[s] += 2 * kUnitWords;
+    Words<kBits> words;
+    if constexpr (kBits <= kWordsAhead) {
+#pragma unroll
+      for (int i = 0; i < kBits; ++i) {
+        words.v[i] = stream.words[0][s][i];
+        stream.words[0][s][i] = stream.words[1][s][i];
+      }
+      if (more) LoadAhead<kBits>(stream.next[s] + 2 * 32 * kBits, stream.words[1][s]);
+    } else {
+      words = LoadWords<kBits>(stream.next[s]);
+    }
+    stream.next[s] += 32 * kBits;
+    weights[s] = DecodeUnit<kBits, kMul1, kColumnMajor>(words, code);
   }
+}
+template <bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void DecodeNext(int bits, WeightStream& stream, Exl3Codebook code, bool more,
+                               UnitWeights* weights) {
+  switch (bits) {
+    case 1:
+      return DecodeNext<1, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 2:
+      return DecodeNext<2, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 3:
+      return DecodeNext<3, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 4:
+      return DecodeNext<4, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 5:
+      return DecodeNext<5, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 6:
+      return DecodeNext<6, kMul1, kColumnMajor>(stream, code, more, weights);
+    case 7:
+      return DecodeNext<7, kMul1, kColumnMajor>(stream, code, more, weights);
+    default:
+      return DecodeNext<8, kMul1, kColumnMajor>(stream, code, more, weights);
+  }
+}
+
+// `strip`: the warp's first; those beyond the matrix are not there.
+template <bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& tile,
+                                 const Exl3Weights& w, const uint16_t* inputs, int strip, float* to,
+                                 __half* shared) {
+  const int units = p.in / kUnitInputs;
+  const int strips = p.out / kStrip;
+  WeightStream stream;
+  Open(stream, w, strip, strips, units);
   Sums sums[kStripsAtOnce][kRowGroups];
 #pragma unroll
   for (int s = 0; s < kStripsAtOnce; ++s) {
@@ -94,29 +172,27 @@ QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& til
     if (i < units) CopyStage(p, tile, inputs, i, shared + i * kStageHalves);
     CopyAsyncCommit();
   }
-  const Exl3Codebook code = w.codebook;
+  int stage = 0;
   for (int unit = 0; unit < units; ++unit) {
     UnitWeights weights[kStripsAtOnce];
-#pragma unroll
-    for (int s = 0; s < kStripsAtOnce; ++s) {
-      weights[s] = DecodeUnit<kBits, kMul1, kColumnMajor>(ahead[0][s], code);
-      ahead[0][s] = ahead[1][s];
-      if (unit + 2 < units) ahead[1][s] = LoadWords<kBits>(next[s]);
-      next[s] += kUnitWords;
-    }
+    DecodeNext<kMul1, kColumnMajor>(w.bits, stream, w.codebook, unit + 2 < units, weights);
     CopyAsyncWait<kStages - 2>();
     __syncthreads();
-    const __half* stage = shared + unit % kStages * kStageHalves;
+    // Into the stage that all have left.
+    const int next = unit + kStages - 1;
+    if (next < units) {
+      const int free = stage == 0 ? kStages - 1 : stage - 1;
+      CopyStage(p, tile, inputs, next, shared + free * kStageHalves);
+    }
+    CopyAsyncCommit();
 #pragma unroll
     for (int g = 0; g < kRowGroups; ++g) {
       RowInputs x;
-      LoadRows(x, stage, 8 * g);
+      LoadRows(x, shared + stage * kStageHalves, 8 * g);
 #pragma unroll
       for (int s = 0; s < kStripsAtOnce; ++s) MultiplyRows(sums[s][g], weights[s], x);
     }
-    const int next = unit + kStages - 1;
-    if (next < units) CopyStage(p, tile, inputs, next, shared + next % kStages * kStageHalves);
-    CopyAsyncCommit();
+    stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
 #pragma unroll
@@ -136,11 +212,14 @@ QUARTET_DEVICE void Gemm(const Exl3GemmParams& p) {
   auto* shared = reinterpret_cast<__half*>(stages);
   const Exl3Positions& positions = p.positions;
   const int index = static_cast<int>(blockIdx.y);
-  Exl3RowTile tile = {0, index * kRowTile, min(kRowTile, positions.count - index * kRowTile)};
-  if (positions.tiles != nullptr) {
-    if (index >= *positions.tile_count) return;
-    tile = positions.tiles[index];
-  }
+  // The grid is for tiles of the least size and for the most there can be.
+  const int count = positions.tiles == nullptr ? (positions.count + kRowTile - 1) / kRowTile
+                                               : *positions.tile_count;
+  if (index >= count) return;
+  const Exl3RowTile tile =
+      positions.tiles == nullptr
+          ? Exl3RowTile{0, index * kRowTile, min(kRowTile, positions.count - index * kRowTile)}
+          : positions.tiles[index];
   const int column_tiles = (p.out + kColumnTile - 1) / kColumnTile;
   const int matrix = static_cast<int>(blockIdx.x) / column_tiles;
   const int column_tile = static_cast<int>(blockIdx.x) % column_tiles;
@@ -150,16 +229,7 @@ QUARTET_DEVICE void Gemm(const Exl3GemmParams& p) {
   constexpr int kStripsOfWarp = kColumnTile / kStrip / kWarps;
   for (int s = 0; s < kStripsOfWarp; s += kStripsAtOnce) {
     const int strip = (column_tile * kWarps + Warp()) * kStripsOfWarp + s;
-    switch (w.bits) {
-      case 1: MultiplyTile<1, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 2: MultiplyTile<2, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 3: MultiplyTile<3, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 4: MultiplyTile<4, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 5: MultiplyTile<5, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 6: MultiplyTile<6, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      case 7: MultiplyTile<7, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-      default: MultiplyTile<8, kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared); break;
-    }
+    MultiplyTile<kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared);
   }
 }
 
@@ -206,16 +276,16 @@ QUARTET_KERNEL(exl3_transform_activations, kThreads, 1, Exl3TransformParams) {
   }
 }
 
-QUARTET_KERNEL(exl3_gemm_sum_sm80, kThreads, 2, Exl3GemmParams) {
+QUARTET_KERNEL(exl3_gemm_sum_sm80, kThreads, 1, Exl3GemmParams) {
   Gemm<false, false>(p);
 }
-QUARTET_KERNEL(exl3_gemm_sum_colmajor, kThreads, 2, Exl3GemmParams) {
+QUARTET_KERNEL(exl3_gemm_sum_colmajor, kThreads, 1, Exl3GemmParams) {
   Gemm<false, true>(p);
 }
-QUARTET_KERNEL(exl3_gemm_mul1_sm80, kThreads, 2, Exl3GemmParams) {
+QUARTET_KERNEL(exl3_gemm_mul1_sm80, kThreads, 1, Exl3GemmParams) {
   Gemm<true, false>(p);
 }
-QUARTET_KERNEL(exl3_gemm_mul1_colmajor, kThreads, 2, Exl3GemmParams) {
+QUARTET_KERNEL(exl3_gemm_mul1_colmajor, kThreads, 1, Exl3GemmParams) {
   Gemm<true, true>(p);
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/exl3.h"
+#include "kernels/cuda/exl3_bank.h"
 #include "kernels/cuda/exl3_params.h"
 
 namespace quartet::cuda {

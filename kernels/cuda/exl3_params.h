@@ -7,10 +7,9 @@ namespace quartet::cuda {
 
 struct SaturationCounters;
 
-// The codebook recipe: state * multiplier + addend, then & mask; for mul1 the last is the FP16 scale
-// instead. In memory although
-// these are constants: an instruction holds one constant at most, and of two that it knows the
-// compiler makes two instructions.
+// The codebook recipe: state * multiplier + addend, then & mask; for mul1 the last is the FP16
+// scale instead. In memory although these are constants: an instruction holds one constant at most,
+// and of two that it knows the compiler makes two instructions.
 struct Exl3Codebook {
   uint32_t multiplier = 0;
   uint32_t addend = 0;
@@ -35,9 +34,9 @@ struct Exl3Group {
   Exl3Weights matrices[3];  // gate, up, down
 };
 
-// The products of one grid: every group's rows with one or two of its matrices, sums over the inputs
-// before the output transform. One block has eight warps, each a few strips of one matrix over one
-// part of the inputs; grid (strips / (8 strips_per_warp), matrices * parts, groups).
+// The products of one grid: every group's rows with one or two of its matrices, sums over the
+// inputs before the output transform. One block has eight warps, each a few strips of one matrix
+// over one part of the inputs; grid (strips / (8 strips_per_warp), matrices * parts, groups).
 struct Exl3ProductParams {
   const Exl3Group* groups;  // null: `single`, with rows 8 g .. of x in group g
   Exl3Weights single;
@@ -59,8 +58,8 @@ struct Exl3ProductParams {
   const uint16_t* transformed;
 };
 
-// transformed = FP16 of the activations of gate and up, scaled and transformed for down. Grid (inner
-// / 128, groups), one warp a row.
+// transformed = FP16 of the activations of gate and up, scaled and transformed for down. Grid
+// (inner / 128, groups), one warp a row.
 struct Exl3ActivateParams {
   const Exl3Group* groups;
   const float* sums;      // [parts][slots][2 * inner]
@@ -87,7 +86,7 @@ struct Exl3OutputParams {
 
 // ---- many rows: positions are rows of x, or slots sorted by expert
 
-// Positions that use the same expert, at most exl3::kRowTile.
+// Positions that use the same expert, at most a tile of rows.
 struct Exl3RowTile {
   int32_t expert;
   int32_t first;
@@ -97,9 +96,9 @@ struct Exl3RowTile {
 struct Exl3Positions {
   const Exl3RowTile* tiles = nullptr;
   const int32_t* tile_count = nullptr;
-  const int32_t* slots = nullptr;        // [count]: slot at a position, row * slots_per_row + choice
-  const int32_t* experts = nullptr;      // [count]: of a position
-  const Exl3Weights* bank = nullptr;     // [experts][gate, up, down]
+  const int32_t* slots = nullptr;     // [count]: slot at a position, row * slots_per_row + choice
+  const int32_t* experts = nullptr;   // [count]: of a position
+  const Exl3Weights* bank = nullptr;  // [experts][gate, up, down]
   Exl3Weights single;
   int32_t count = 0;
   int32_t slots_per_row = 1;

@@ -142,8 +142,7 @@ class MoeOp final : public ops::Moe {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ops::Moe>> PrepareMoeOp(const ops::MoeWeights& weights,
-                                                       Context& context,
-                                                       const MoeTestHook* hook) {
+                                                       Context& context, const MoeTestHook* hook) {
   return MoeOp::Prepare(weights, context, hook);
 }
 

@@ -1,6 +1,7 @@
 // The mixture of experts around its products: choice of experts, grouping, sums.
 
 #include "kernels/cuda/device/exl3_input.cuh"
+#include "kernels/cuda/device/exl3_tiles.cuh"
 #include "kernels/cuda/moe_params.h"
 
 namespace quartet::cuda {
@@ -68,9 +69,8 @@ QUARTET_DEVICE int ChooseExperts(const MoeSelectParams& p, int row) {
 
 // The weight of lane j's choice: the sum over the choices is taken first choice first.
 QUARTET_DEVICE float WeighChoice(const MoeSelectParams& p, int row, int expert) {
-  const float s = Lane() < p.top_k
-                      ? Sigmoid(p.logits[static_cast<int64_t>(row) * p.experts + expert])
-                      : 0.0f;
+  const float s =
+      Lane() < p.top_k ? Sigmoid(p.logits[static_cast<int64_t>(row) * p.experts + expert]) : 0.0f;
   float sum = 0.0f;
   for (int j = 0; j < p.top_k; ++j) sum += __shfl_sync(kFullMask, s, j);
   return s / (sum + 1e-20f) * p.scaling;
@@ -216,15 +216,14 @@ QUARTET_KERNEL(moe_combine, 32 * kMaxTopK, 1, MoeCombineParams) {
   const MoeSlot choice = p.slots[slot];
   float v[4], scale[4];
   const int64_t place = p.places == nullptr ? slot : p.places[slot];
-  exl3::SumParts(p.sums + place * p.out + at,
-                 static_cast<int64_t>(p.slot_count) * p.out, p.parts, v);
+  exl3::SumParts(p.sums + place * p.out + at, static_cast<int64_t>(p.slot_count) * p.out, p.parts,
+                 v);
   exl3::LoadHalves(p.bank[3 * choice.expert + 2].svh + at, scale);
   exl3::Hadamard(v);
 #pragma unroll
   for (int i = 0; i < 4; ++i) outputs[Warp()][4 * Lane() + i] = choice.weight * (v[i] * scale[i]);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < exl3::kBlock;
-       i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < exl3::kBlock; i += static_cast<int>(blockDim.x)) {
     const int column = static_cast<int>(blockIdx.x) * exl3::kBlock + i;
     if (column >= p.used_out) continue;
     float sum = 0.0f;

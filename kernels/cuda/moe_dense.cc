@@ -39,8 +39,9 @@ class DenseExperts final : public RoutedExperts {
     buffer = UploadBytes(context, down.data(), down.size() * 2, "down of the experts");
     if (!buffer.ok()) return buffer.status();
     op->down_ = *std::move(buffer);
-    const std::pair<const char*, const Kernel**> kernels[] = {
-        {"moe_select", &op->select_}, {"moe_dense", &op->dense_}, {"moe_dense_combine", &op->combine_}};
+    const std::pair<const char*, const Kernel**> kernels[] = {{"moe_select", &op->select_},
+                                                              {"moe_dense", &op->dense_},
+                                                              {"moe_dense_combine", &op->combine_}};
     for (const auto& [name, kernel] : kernels) {
       absl::StatusOr<const Kernel*> found = context.device->Find(name);
       if (!found.ok()) return found.status();
@@ -125,15 +126,14 @@ class DenseExperts final : public RoutedExperts {
     params.slots_per_x = 1;
     params.gate_up = 0;
     device.Launch(dense_, {.grid_x = CeilDiv(hidden_, 8), .grid_y = slots, .threads = 256}, params);
-    device.Launch(combine_,
-                  {.grid_x = CeilDiv(hidden_, 256),
-                   .grid_y = static_cast<unsigned>(rows),
-                   .threads = 256},
-                  MoeDenseCombineParams{.outputs = b.outputs,
-                                        .slots = b.slots,
-                                        .partial = partial,
-                                        .top_k = top_k_,
-                                        .out = static_cast<int32_t>(hidden_)});
+    device.Launch(
+        combine_,
+        {.grid_x = CeilDiv(hidden_, 256), .grid_y = static_cast<unsigned>(rows), .threads = 256},
+        MoeDenseCombineParams{.outputs = b.outputs,
+                              .slots = b.slots,
+                              .partial = partial,
+                              .top_k = top_k_,
+                              .out = static_cast<int32_t>(hidden_)});
   }
 
   Context* context_ = nullptr;

@@ -85,10 +85,10 @@ int Exl3Experts::Groups(int rows) const {
 
 Exl3Experts::Cuts Exl3Experts::CutsFor(int rows) const {
   const int groups = Groups(rows);
-  return {CutProduct(*context_, shape_.padded_hidden, 2 * shape_.padded_inner, shape_.padded_inner,
-                     groups, rows),
-          CutProduct(*context_, shape_.padded_inner, shape_.padded_hidden, shape_.padded_hidden,
-                     groups, rows)};
+  return {CutProduct(*context_, shape_.padded_hidden, 512, 2 * shape_.padded_inner,
+                     shape_.padded_inner, groups, rows),
+          CutProduct(*context_, shape_.padded_inner, 1024, shape_.padded_hidden,
+                     shape_.padded_hidden, groups, rows)};
 }
 
 Exl3Experts::DecodeBuffers Exl3Experts::Cut(WorkspaceCutter& cutter, int rows,
@@ -135,8 +135,7 @@ void Exl3Experts::Select(int rows, const RouterChoice& choice, const DecodeBuffe
                                            .inputs = static_cast<int32_t>(shape_.padded_hidden)});
 }
 
-void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts,
-                         const DecodeBuffers& b) const {
+void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const {
   gate_up_.Launch({.groups = b.groups,
                    .single = {},
                    .sums = b.gate_up,
@@ -194,21 +193,20 @@ void Exl3Experts::Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const
 
 void Exl3Experts::Combine(int rows, int parts, const MoeSlot* slots, const int32_t* places,
                           const float* sums, float* partial) const {
-  context_->device->Launch(
-      combine_,
-      {.grid_x = static_cast<unsigned>(shape_.padded_hidden / exl3::kBlock),
-       .grid_y = static_cast<unsigned>(rows),
-       .threads = 32 * static_cast<unsigned>(top_k_)},
-      MoeCombineParams{.sums = sums,
-                       .places = places,
-                       .slots = slots,
-                       .bank = table_.as<Exl3Weights>(),
-                       .partial = partial,
-                       .parts = parts,
-                       .slot_count = rows * top_k_,
-                       .top_k = top_k_,
-                       .out = static_cast<int32_t>(shape_.padded_hidden),
-                       .used_out = static_cast<int32_t>(shape_.hidden)});
+  context_->device->Launch(combine_,
+                           {.grid_x = static_cast<unsigned>(shape_.padded_hidden / exl3::kBlock),
+                            .grid_y = static_cast<unsigned>(rows),
+                            .threads = 32 * static_cast<unsigned>(top_k_)},
+                           MoeCombineParams{.sums = sums,
+                                            .places = places,
+                                            .slots = slots,
+                                            .bank = table_.as<Exl3Weights>(),
+                                            .partial = partial,
+                                            .parts = parts,
+                                            .slot_count = rows * top_k_,
+                                            .top_k = top_k_,
+                                            .out = static_cast<int32_t>(shape_.padded_hidden),
+                                            .used_out = static_cast<int32_t>(shape_.hidden)});
 }
 
 void Exl3Experts::Decode(const float* x, int rows, const RouterChoice& choice, float* partial,
@@ -249,7 +247,7 @@ void Exl3Experts::Run(const float* x, int rows, const RouterChoice& choice, floa
 // Every expert's last tile may be nearly empty.
 int Exl3Experts::MostTiles(int rows) const {
   const int slots = rows * top_k_;
-  return slots / exl3::kRowTile + std::min(slots, experts_);
+  return slots / exl3::kLeastRowTile + std::min(slots, experts_);
 }
 
 Exl3Experts::PrefillBuffers Exl3Experts::CutPrefill(WorkspaceCutter& cutter, int rows) const {

@@ -36,11 +36,11 @@ class Exl3Experts final : public RoutedExperts {
 
   // The parts of a decode step (at most eight rows), for benchmarks of them.
   struct DecodeBuffers {
-    MoeSlot* slots = nullptr;      // [rows, top_k]
-    Exl3Group* groups = nullptr;   // [rows * top_k]
-    float* gate_up = nullptr;      // [parts][slots][2 * inner]
+    MoeSlot* slots = nullptr;         // [rows, top_k]
+    Exl3Group* groups = nullptr;      // [rows * top_k]
+    float* gate_up = nullptr;         // [parts][slots][2 * inner]
     uint16_t* activations = nullptr;  // FP16 [slots][inner], transformed for down
-    float* down = nullptr;         // [parts][slots][hidden]
+    float* down = nullptr;            // [parts][slots][hidden]
   };
   DecodeBuffers Cut(WorkspaceCutter& cutter, int rows, const Cuts& cuts) const;
   void Select(int rows, const RouterChoice& choice, const DecodeBuffers& b) const;

@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/exl3.h"
 #include "kernels/cuda/moe_params.h"
 #include "kernels/ops/mlp.h"
 

@@ -19,10 +19,10 @@ struct MoeSlot {
 
 // Chooses every row's experts. Grid (ceil(rows / 8)).
 struct MoeSelectParams {
-  const float* logits;    // [rows, experts]
-  const float* bias;      // [experts]
-  const int32_t* forced;  // [rows, top_k]: take these instead; null: choose
-  MoeSlot* slots;         // [rows, top_k]
+  const float* logits;     // [rows, experts]
+  const float* bias;       // [experts]
+  const int32_t* forced;   // [rows, top_k]: take these instead; null: choose
+  MoeSlot* slots;          // [rows, top_k]
   int32_t* trace_experts;  // [rows, top_k] or null
   float* trace_weights;    // [rows, top_k] or null
   int32_t rows;
@@ -41,15 +41,15 @@ struct MoeSortParams {
   const MoeSlot* slots;  // [count]
   int32_t count;
   int32_t experts;
-  int32_t* sorted;          // [count]: the slot at a position
-  int32_t* places;          // [count]: the position of a slot
-  int32_t* expert_of;       // [count]: of a position
-  Exl3RowTile* tiles;       // [count / kRowTile + experts]
-  int32_t* tile_count;      // [1]
+  int32_t* sorted;      // [count]: the slot at a position
+  int32_t* places;      // [count]: the position of a slot
+  int32_t* expert_of;   // [count]: of a position
+  Exl3RowTile* tiles;   // [count / kLeastRowTile + experts]
+  int32_t* tile_count;  // [1]
 };
 
-// partial += sum over a row's slots, first choice first, of weight * (output transform of its sums).
-// Grid (out / 128, rows), one warp a slot.
+// partial += sum over a row's slots, first choice first, of weight * (output transform of its
+// sums). Grid (out / 128, rows), one warp a slot.
 struct MoeCombineParams {
   const float* sums;      // [parts][slots][out]
   const int32_t* places;  // [slots]: where a slot's sums are; null: at its number

@@ -65,9 +65,8 @@ absl::StatusOr<std::unique_ptr<ops::Mlp>> MakeSharedExpert(Context& context,
   absl::StatusOr<PackedLinear> gate_up = PackedLinear::Make(
       context, stack, PackedLinear::Precision::kF16, "gate and up of the shared expert");
   if (!gate_up.ok()) return gate_up.status();
-  absl::StatusOr<PackedLinear> down =
-      PackedLinear::Make(context, {&weights.down, 1}, PackedLinear::Precision::kF16,
-                         "down of the shared expert");
+  absl::StatusOr<PackedLinear> down = PackedLinear::Make(
+      context, {&weights.down, 1}, PackedLinear::Precision::kF16, "down of the shared expert");
   if (!down.ok()) return down.status();
   absl::StatusOr<const Kernel*> glu = context.device->Find("moe_glu");
   if (!glu.ok()) return glu.status();

@@ -70,7 +70,7 @@ struct Sums {
 #if QUARTET_ARCH >= 800
 constexpr int kTurns = 2;
 #else
-constexpr int kTurns = 1;  // the two lines take turns anyway
+constexpr int kTurns = 1;            // the two lines take turns anyway
 #endif
 
 QUARTET_DEVICE void Clear(Sums& sums) {
@@ -176,8 +176,8 @@ QUARTET_DEVICE uint32_t WeightPair(uint32_t product, Exl3Codebook code) {
 // Where K divides 16, positions 16 / K apart have their states side by side in one word X = B:A of
 // the shifted stream. B's product needs X >> 16; A's is X's product less B's, moved up: a
 // multiply-add in place of a mask, since shifts and masks load the busiest pipe.
-// Otherwise every state lies in a word, or in the word that begins in the middle of one: it is moved
-// to the top by a multiplication and down by a shift.
+// Otherwise every state lies in a word, or in the word that begins in the middle of one: it is
+// moved to the top by a multiplication and down by a shift.
 template <int kBits, bool kMul1>
 QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* weights /*[32]*/) {
   if constexpr (16 % kBits == 0) {
@@ -206,7 +206,8 @@ QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* we
       const int shift = begin & 31;
       const uint32_t top = shift <= 16 ? w[at] << shift : middle[at] << (shift - 16);
       // A permutation, since the compiler would turn two shifts into a shift and a mask.
-      weights[i] = WeightPair<kMul1>(__byte_perm(top, 0, 0x4432) * code.multiplier + code.addend, code);
+      weights[i] =
+          WeightPair<kMul1>(__byte_perm(top, 0, 0x4432) * code.multiplier + code.addend, code);
     }
   }
 }
@@ -246,14 +247,13 @@ QUARTET_DEVICE Words<kBits> LoadWords(const uint32_t* unit) {
   return words;
 }
 
-// Decodes a unit and adds its products to kTurns sums. `x` holds the lane's row of its tile: 16 activations, each
-// twice in a word.
+// Decodes a unit and adds its products to kTurns sums. `x` holds the lane's row of its tile: 16
+// activations, each twice in a word.
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void MultiplyUnit(Sums* sums, const Words<kBits>& words, Exl3Codebook code,
                                  const uint32_t* x) {
   uint32_t w[kBits + 1];
-  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1],
-                     LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
+  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1], LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
 #pragma unroll
   for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
   uint32_t weights[32];

@@ -132,8 +132,8 @@ QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slic
 
 // Rows that are transformed: row r of the slice is slot(r).
 template <class Slot>
-QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice,
-                                     Slot slot, uint32_t* shared) {
+QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice, Slot slot,
+                                     uint32_t* shared) {
   for (int row = 0; row < slice.rows; ++row) {
     const uint16_t* from = p.transformed + static_cast<int64_t>(slot(row)) * p.in + slice.begin;
     for (int at = 4 * static_cast<int>(threadIdx.x); at < slice.inputs; at += 4 * kThreads) {

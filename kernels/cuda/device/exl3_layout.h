@@ -12,15 +12,16 @@ constexpr int kTokens = 8;       // rows of x that one pass over the weights ser
 constexpr int kWarps = 8;        // of a block
 constexpr int kThreads = 32 * kWarps;
 
-// Activations in shared memory: every one twice in a word, tiles of 16 on 20 words and rows 16 words
-// further, so that the lanes of a warp read from different banks.
+// Activations in shared memory: every one twice in a word, tiles of 16 on 20 words and rows 16
+// words further, so that the lanes of a warp read from different banks.
 constexpr int kTileWords = 20;
 constexpr int RowWords(int inputs) {
   return inputs / 16 * kTileWords + 16;
 }
 
-// Products of many rows: one block multiplies kRowTile rows with kColumnTile outputs.
-constexpr int kRowTile = 64;
+// Products of many rows: one block multiplies a tile of rows (64 or 128 of them, as the
+// architecture allows) with kColumnTile outputs.
+constexpr int kLeastRowTile = 64;
 constexpr int kColumnTile = 256;
 
 }  // namespace quartet::cuda::exl3

@@ -3,15 +3,17 @@
 
 #include "kernels/cuda/device/exl3.cuh"
 
-// EXL3 products for many rows: a decoded unit is multiplied with 64 rows, so the weights are worth
-// rounding to FP16 and packing two to a word.
+// EXL3 products for many rows: a decoded unit is multiplied with a tile of rows, so the weights are
+// worth rounding to FP16 and packing two to a word.
 
 namespace quartet::cuda::exl3 {
 
-// How many strips a warp decodes at once: what the registers of its sums allow.
+// Rows of a tile, and strips that a warp decodes at once: what the registers of its sums allow.
 #if QUARTET_ARCH >= 800
+constexpr int kRowTile = 128;
 constexpr int kStripsAtOnce = 2;
 #else
+constexpr int kRowTile = kLeastRowTile;
 constexpr int kStripsAtOnce = 1;
 #endif
 
@@ -32,8 +34,8 @@ QUARTET_DEVICE int PieceAt(int row, int piece) {
   return row * kUnitInputs + ((piece ^ (row & 7)) * 8);
 }
 
-// The inputs of eight rows, of which the first is a multiple of 8: v[2 h] holds inputs 2h, 2h + 1 and v[2 h + 1] inputs 2h + 8, 2h + 9 of
-// this lane's row and tile.
+// The inputs of eight rows, of which the first is a multiple of 8: v[2 h] holds inputs 2h, 2h + 1
+// and v[2 h + 1] inputs 2h + 8, 2h + 9 of this lane's row and tile.
 struct RowInputs {
   uint32_t v[8];
 };
@@ -89,8 +91,7 @@ struct UnitWeights {
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE UnitWeights DecodeUnit(const Words<kBits>& words, Exl3Codebook code) {
   uint32_t w[kBits + 1];
-  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1],
-                     LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
+  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1], LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
 #pragma unroll
   for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
   uint32_t weights[32];

@@ -29,8 +29,7 @@ class Exl3OnCuda : public CudaOps {
  protected:
   // By the CUDA op.
   std::vector<float> Multiply(const ops::Exl3Matrix& m, const std::vector<float>& x, int rows) {
-    cuda::Context context = {device_.get(), nullptr,
-                             counters_.as<cuda::SaturationCounters>()};
+    cuda::Context context = {device_.get(), nullptr, counters_.as<cuda::SaturationCounters>()};
     const cuda::Exl3Linear linear = Must(cuda::Exl3Linear::Make(context, m, "test"));
     const size_t count = rows * linear.out();
     const cuda::Buffer dx = Upload(x);
@@ -168,8 +167,8 @@ TEST_F(Exl3OnCuda, TheModelsShapes) {
   struct Shape {
     int rows, in, out;
   };
-  for (const Shape s : {Shape{1, 4096, 512}, Shape{8, 4096, 4096}, Shape{5, 512, 4096},
-                        Shape{64, 2048, 4096}}) {
+  for (const Shape s :
+       {Shape{1, 4096, 512}, Shape{8, 4096, 4096}, Shape{5, 512, 4096}, Shape{64, 2048, 4096}}) {
     for (int bits : {2, 3, 4, 6}) {
       const RandomExl3 w(s.in, s.out, {bits}, bits);
       const auto x = RandomFloats(s.rows * s.in, 1.0f, 12);
