@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -126,7 +127,6 @@ class DsaBench {
   // Attention alone: which kernel, and tiles of 64 keys a split.
   void Attend(const char* name, int rows, int heads, int split_tiles, int context) {
     const bool large = std::string_view(name).find("_64_") != std::string_view::npos;
-    const bool wide = std::string_view(name).find("wide") != std::string_view::npos;
     const int block_heads = large ? 64 : 16;
     const cuda::Kernel* kernel = CheckOk(
         device_->Find(name, cuda::AttendSharedBytes(block_heads, kRank, kTopk, large ? kRank : 0)));
@@ -159,7 +159,8 @@ class DsaBench {
                       {.grid_x = static_cast<unsigned>(splits),
                        .grid_y = static_cast<unsigned>(heads / block_heads),
                        .grid_z = static_cast<unsigned>(rows),
-                       .threads = wide ? 512u : 256u,
+                       .threads = static_cast<unsigned>(large ? cuda::kAttendLargeThreads
+                                                              : cuda::kAttendThreads),
                        .shared_bytes = static_cast<unsigned>(
                            cuda::AttendSharedBytes(block_heads, kRank, kTopk, large ? kRank : 0))},
                       params);
@@ -176,7 +177,7 @@ class DsaBench {
   }
 
   void Project(int rows) {
-    const auto op = [&] { return CheckOk(device_->Find("dsa_append")); }();
+    const cuda::Kernel* op = CheckOk(device_->Find("dsa_append"));
     Begin(rows, kContext);
     const int width = 1536 + kRank + 2 * kIndexDim;
     const auto u = Random(static_cast<size_t>(rows) * width);
@@ -341,14 +342,12 @@ void RunAll() {
   for (int tiles : {5, 9}) bench.Attend("mla_attend_16_512", 8, 64, tiles, kContext);
   for (int tiles : {1, 2}) bench.Attend("mla_attend_16_512", 1, 16, tiles, kContext);
   bench.Attend("mla_attend_16_512", 4, 16, 1, kContext);
-  for (const auto& [rows, tiles] : {std::pair{1, 1}, {2, 1}, {4, 1}, {8, 2}, {8, 3}, {16, 5}}) {
-    bench.Attend("mla_attend_64_512_wide", rows, 64, tiles, kContext);
+  for (const auto& [rows, tiles] : {std::pair{2, 1}, {4, 1}, {8, 3}, {16, 5}}) {
     bench.Attend("mla_attend_64_512", rows, 64, tiles, kContext);
   }
   for (int rows : {132, 1024}) {
     bench.Attend("mla_attend_16_512", rows, 64, 33, kContext);
     bench.Attend("mla_attend_64_512", rows, 64, 33, kContext);
-    bench.Attend("mla_attend_64_512_wide", rows, 64, 33, kContext);
   }
   bench.Attend("mla_attend_16_512", 1024, 16, 33, kContext);
 }

@@ -75,6 +75,8 @@ QUARTET_DEVICE uint4 Widened(const uint4& raw) {
   return raw;
 }
 
+// The shared memory of a block, and what its threads do with it: 64 keys at a time for up to Heads
+// heads of one row.
 template <int Heads, int Width, int Threads>
 struct Tile {
   static constexpr int kThreads = Threads;
@@ -404,21 +406,17 @@ QUARTET_DEVICE void AttendRow(const AttendParams& p) {
 }  // namespace
 
 QUARTET_KERNEL(mla_attend_16_128, 256, 2, AttendParams) {
-  AttendRow<16, 128, 256, false>(p);
+  AttendRow<16, 128, kAttendThreads, false>(p);
 }
 QUARTET_KERNEL(mla_attend_16_512, 256, 2, AttendParams) {
-  AttendRow<16, 512, 256, false>(p);
+  AttendRow<16, 512, kAttendThreads, false>(p);
 }
 // Where one block has the shared memory for it: all heads share the latents.
 QUARTET_KERNEL(mla_attend_64_128, 256, 1, AttendParams) {
-  AttendRow<64, 128, 256, true>(p);
+  AttendRow<64, 128, kAttendThreads, true>(p);
 }
-QUARTET_KERNEL(mla_attend_64_512, 256, 1, AttendParams) {
-  AttendRow<64, 512, 256, true>(p);
-}
-
-QUARTET_KERNEL(mla_attend_64_512_wide, 512, 1, AttendParams) {
-  AttendRow<64, 512, 512, true>(p);
+QUARTET_KERNEL(mla_attend_64_512, 512, 1, AttendParams) {
+  AttendRow<64, 512, kAttendLargeThreads, true>(p);
 }
 
 // Adds up the splits of a row and head. Grid (heads, rows). Each quarter of the block adds every

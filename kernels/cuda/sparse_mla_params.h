@@ -53,6 +53,7 @@ struct AttendParams {
 
 constexpr int kAttendKeys = 64;
 constexpr int kAttendThreads = 256;
+constexpr int kAttendLargeThreads = 512;  // of 64 heads and 512 columns
 
 constexpr int kMaxSplits = 1024;
 
