@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -88,12 +89,14 @@ class DsaBench {
 
   // One per-head multiplication, every layer with weights of its own.
   void Heads(const std::string& name, int rows, int heads, int in, int out) {
-    const cuda::Kernel* kernel = CheckOk(device_->Find(name.c_str(), in * 8 * sizeof(float)));
+    const cuda::Kernel* kernel =
+        CheckOk(device_->Find(name.c_str(), cuda::HeadLinearSharedBytes(in)));
     const size_t matrix = static_cast<size_t>(heads) * in * out;
     const auto weights = Random(matrix * kLayers / 2);
     const auto x = Random(static_cast<size_t>(rows) * heads * in);
     const auto y = Allocate(static_cast<size_t>(rows) * heads * out * sizeof(float));
-    const bool many = rows > 8;
+    const bool many = rows > 16;
+    const bool one = name.ends_with("_one");
     const double us = Time(rows, [&](int i) {
       const cuda::HeadLinearParams params = {
           .x = x.data(),
@@ -104,10 +107,11 @@ class DsaBench {
           .in = in,
           .out = out,
           .saturation = counters_.as<cuda::SaturationCounters>()};
-      cuda::LaunchShape shape = {.grid_x = cuda::CeilDiv(out, 64),
-                                 .grid_y = static_cast<unsigned>(heads),
-                                 .threads = 256,
-                                 .shared_bytes = static_cast<unsigned>(rows * in * 4)};
+      cuda::LaunchShape shape = {
+          .grid_x = cuda::CeilDiv(out, 64),
+          .grid_y = static_cast<unsigned>(heads),
+          .threads = one ? 256u : cuda::kHeadLinearThreads,
+          .shared_bytes = one ? 0 : static_cast<unsigned>(cuda::HeadLinearSharedBytes(in))};
       if (many) {
         shape = {.grid_x = cuda::CeilDiv(out, 128),
                  .grid_y = cuda::CeilDiv(rows, 128),
@@ -121,11 +125,11 @@ class DsaBench {
   }
 
   // Attention alone: which kernel, and tiles of 64 keys a split.
-  void Attend(bool large, int rows, int heads, int split_tiles, int context) {
+  void Attend(const char* name, int rows, int heads, int split_tiles, int context) {
+    const bool large = std::string_view(name).find("_64_") != std::string_view::npos;
     const int block_heads = large ? 64 : 16;
-    const cuda::Kernel* kernel =
-        CheckOk(device_->Find(large ? "mla_attend_64_512" : "mla_attend_16_512",
-                              cuda::AttendSharedBytes(block_heads, kRank, large ? kRank : 0)));
+    const cuda::Kernel* kernel = CheckOk(
+        device_->Find(name, cuda::AttendSharedBytes(block_heads, kRank, kTopk, large ? kRank : 0)));
     const cuda::Kernel* merge = CheckOk(device_->Find("mla_merge"));
     Begin(rows, context);
     Draw(rows, context);
@@ -155,26 +159,25 @@ class DsaBench {
                       {.grid_x = static_cast<unsigned>(splits),
                        .grid_y = static_cast<unsigned>(heads / block_heads),
                        .grid_z = static_cast<unsigned>(rows),
-                       .threads = cuda::kAttendThreads,
+                       .threads = static_cast<unsigned>(large ? cuda::kAttendLargeThreads
+                                                              : cuda::kAttendThreads),
                        .shared_bytes = static_cast<unsigned>(
-                           cuda::AttendSharedBytes(block_heads, kRank, large ? kRank : 0))},
+                           cuda::AttendSharedBytes(block_heads, kRank, kTopk, large ? kRank : 0))},
                       params);
       if (splits == 1) return;
       device_->Launch(merge,
                       {.grid_x = static_cast<unsigned>(heads),
                        .grid_y = static_cast<unsigned>(rows),
-                       .threads = 128},
+                       .threads = 512},
                       params);
     });
     const double keys = std::min(context, kTopk * kPool + 3);
-    Line(absl::StrFormat("  attend %d heads a block, %d rows, %d heads, %d splits", block_heads,
-                         rows, heads, splits),
-         us, rows * keys * kRank,
-         4.0 * rows * heads * keys * kRank / ceilings_.matrix_tflops / 1e6);
+    Line(absl::StrFormat("  %s, %d rows, %d heads, %d splits", name, rows, heads, splits), us,
+         rows * keys * kRank, 4.0 * rows * heads * keys * kRank / ceilings_.matrix_tflops / 1e6);
   }
 
   void Project(int rows) {
-    const auto op = [&] { return CheckOk(device_->Find("dsa_append")); }();
+    const cuda::Kernel* op = CheckOk(device_->Find("dsa_append"));
     Begin(rows, kContext);
     const int width = 1536 + kRank + 2 * kIndexDim;
     const auto u = Random(static_cast<size_t>(rows) * width);
@@ -201,7 +204,7 @@ class DsaBench {
     const double us = Time(rows, [&](int i) {
       params.latents = cuda::Latents(Layer(i), kRank);
       params.pool_keys = cuda::PoolKeys(Layer(i), kPool, kIndexDim);
-      device_->Launch(op, {.grid_x = static_cast<unsigned>(rows), .grid_y = 3, .threads = 256},
+      device_->Launch(op, {.grid_x = static_cast<unsigned>(rows), .grid_y = 4, .threads = 256},
                       params);
     });
     Line(absl::StrFormat("  dsa_append, %d rows", rows), us, 4.0 * rows * width);
@@ -323,24 +326,30 @@ void RunAll() {
   for (int context : {4096, 32'768, kContext}) bench.SelectOnly(1, context);
   bench.SelectOnly(512, kContext);
   for (int heads : {64, 16}) {
-    for (int rows : {1, 2, 4, 8}) {
-      bench.Heads("mla_absorb_" + std::to_string(rows), rows, heads, kNope, kRank);
-      bench.Heads("mla_value_" + std::to_string(rows), rows, heads, kRank, kNope);
+    bench.Heads("mla_absorb_one", 1, heads, kNope, kRank);
+    bench.Heads("mla_value_one", 1, heads, kRank, kNope);
+    for (int rows : {1, 4, 16}) {
+      bench.Heads("mla_absorb_few", rows, heads, kNope, kRank);
+      bench.Heads("mla_value_few", rows, heads, kRank, kNope);
     }
     bench.Heads("mla_absorb_many", 1024, heads, kNope, kRank);
     bench.Heads("mla_value_many", 1024, heads, kRank, kNope);
   }
-  bench.Attend(false, 1, 64, 1, 1024);
-  for (int tiles : {1, 2, 3}) bench.Attend(false, 1, 64, tiles, kContext);
-  for (int tiles : {2, 3, 5, 9}) bench.Attend(false, 4, 64, tiles, kContext);
-  for (int tiles : {5, 9}) bench.Attend(false, 8, 64, tiles, kContext);
-  for (int tiles : {1, 2}) bench.Attend(false, 1, 16, tiles, kContext);
-  bench.Attend(false, 4, 16, 1, kContext);
-  for (int rows : {132, 1024}) {
-    bench.Attend(false, rows, 64, 33, kContext);
-    bench.Attend(true, rows, 64, 33, kContext);
+  bench.Attend("mla_attend_16_512", 1, 64, 1, 1024);
+  for (int tiles : {1, 2}) bench.Attend("mla_attend_16_512", 1, 64, tiles, kContext);
+  bench.Attend("mla_attend_16_512", 2, 64, 1, kContext);
+  for (int tiles : {2, 3, 5, 9}) bench.Attend("mla_attend_16_512", 4, 64, tiles, kContext);
+  for (int tiles : {5, 9}) bench.Attend("mla_attend_16_512", 8, 64, tiles, kContext);
+  for (int tiles : {1, 2}) bench.Attend("mla_attend_16_512", 1, 16, tiles, kContext);
+  bench.Attend("mla_attend_16_512", 4, 16, 1, kContext);
+  for (const auto& [rows, tiles] : {std::pair{2, 1}, {4, 1}, {8, 3}, {16, 5}}) {
+    bench.Attend("mla_attend_64_512", rows, 64, tiles, kContext);
   }
-  bench.Attend(false, 1024, 16, 33, kContext);
+  for (int rows : {132, 1024}) {
+    bench.Attend("mla_attend_16_512", rows, 64, 33, kContext);
+    bench.Attend("mla_attend_64_512", rows, 64, 33, kContext);
+  }
+  bench.Attend("mla_attend_16_512", 1024, 16, 33, kContext);
 }
 
 }  // namespace

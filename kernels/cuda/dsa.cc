@@ -106,7 +106,7 @@ class DsaProjectOp final : public ops::DsaProject {
         .saturation = context_->saturation,
     };
     context_->device->Launch(
-        append_, {.grid_x = static_cast<unsigned>(rows), .grid_y = 3, .threads = kThreads}, params);
+        append_, {.grid_x = static_cast<unsigned>(rows), .grid_y = 4, .threads = kThreads}, params);
     // Two calls and not one stack: their outputs lie in two buffers, and copying them apart would
     // cost a launch as well.
     q_b_.Run(u, width, rows, out.q, q_b_.out(), rest);

@@ -75,43 +75,57 @@ QUARTET_DEVICE void AppendPool(const KeySource& source, KeyStatistics* statistic
   unsigned char* to = PagedRow(p.pool_keys, p.step.pages + source.place.segment.page_begin,
                                source.place.position / p.kpool);
   for (int c = static_cast<int>(threadIdx.x); c < dim; c += kThreads) {
-    float largest = gate(0, c) + p.ape[c];
-    for (int j = 1; j < p.kpool; ++j) largest = fmaxf(largest, gate(j, c) + p.ape[j * dim + c]);
+    // Four rows at a time, so that their loads are under way together.
+    float largest = -INFINITY;
     float total = 0.0f;
     float sum = 0.0f;
-    for (int j = 0; j < p.kpool; ++j) {
-      const float weight = expf(gate(j, c) + p.ape[j * dim + c] - largest);
-      total += weight;
-      sum += weight * key(j, c);
+    for (int j0 = 0; j0 < p.kpool; j0 += 4) {
+      float e[4];
+      float k[4];
+      float most = largest;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const bool there = j0 + j < p.kpool;
+        e[j] = there ? gate(j0 + j, c) + p.ape[(j0 + j) * dim + c] : -INFINITY;
+        k[j] = there ? key(j0 + j, c) : 0.0f;
+        most = fmaxf(most, e[j]);
+      }
+      const float earlier = expf(largest - most);
+      total *= earlier;
+      sum *= earlier;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float weight = expf(e[j] - most);
+        total += weight;
+        sum += weight * k[j];
+      }
+      largest = most;
     }
     StoreElement(p.pool_keys.form, to, c, sum / total, p.saturation);
   }
 }
 
-// The newest ring_rows rows of the segment into the ring.
-QUARTET_DEVICE void WriteRing(const KeySource& source) {
+// Row t of the segment into the ring. One warp.
+QUARTET_DEVICE void WriteRingRow(const KeySource& source, int t) {
   const DsaAppendParams& p = source.p;
   const int dim = p.pool_keys.width;
-  const int rows = source.place.segment.rows;
-  for (int t = max(0, rows - p.ring_rows) + Warp(); t < rows; t += kWarps) {
-    const float* key = source.Projected(t);
-    const KeyStatistics s = StatisticsOfKey(key, dim);
-    float* to = source.RingRow(source.place.segment.position + t);
-    for (int c = Lane(); c < dim; c += 32) {
-      to[c] = source.Normed(key, s, c);
-      to[dim + c] = key[dim + c];
-    }
+  const float* key = source.Projected(t);
+  const KeyStatistics s = StatisticsOfKey(key, dim);
+  float* to = source.RingRow(source.place.segment.position + t);
+  for (int c = Lane(); c < dim; c += 32) {
+    to[c] = source.Normed(key, s, c);
+    to[dim + c] = key[dim + c];
   }
 }
 
 }  // namespace
 
-// Grid (rows, 3): a block normalises q_a of its row, or stores its latent, or does what concerns
-// the indexer.
+// Grid (rows, 4): a block normalises q_a of its row, or stores its latent, or completes a pool, or
+// writes the ring.
 //
-// Only the first pool that a segment completes can need rows of the ring, and rows of this call may
-// replace them there. So the block of the row that completes it also writes the ring, after it has
-// read; where no row completes a pool, the block of the segment's last row does.
+// Only the first pool that a segment completes can need rows of the ring. Where rows of this call
+// replace those rows, the block that has read them writes the whole ring afterwards; else every
+// row is written by a block of its own. A step has at most one segment of a sequence.
 QUARTET_KERNEL(dsa_append, 256, 1, DsaAppendParams) {
   __shared__ float scratch[kWarps];
   __shared__ KeyStatistics statistics[kMaxPool];
@@ -134,15 +148,21 @@ QUARTET_KERNEL(dsa_append, 256, 1, DsaAppendParams) {
     }
     return;
   }
-  for (int h = thread; h < p.index_heads; h += kThreads) {
-    p.index_w[static_cast<int64_t>(row) * p.index_heads + h] *= p.head_scale;
-  }
   const KeySource source = {p, place, p.ring + place.segment.slot * p.slot_stride};
+  const int first_kept = max(0, place.segment.rows - p.ring_rows);
+  const bool replaces = place.segment.rows > p.ring_rows - (p.kpool - 1);
+  if (blockIdx.y == 3) {
+    for (int h = thread; h < p.index_heads; h += kThreads) {
+      p.index_w[static_cast<int64_t>(row) * p.index_heads + h] *= p.head_scale;
+    }
+    if (!replaces && Warp() == 0) WriteRingRow(source, place.t);
+    return;
+  }
   if ((place.position + 1) % p.kpool == 0) AppendPool(source, statistics);
   const int first_completing = p.kpool - 1 - place.segment.position % p.kpool;
-  if (place.t == min(first_completing, place.segment.rows - 1)) {
+  if (replaces && place.t == min(first_completing, place.segment.rows - 1)) {
     __syncthreads();
-    WriteRing(source);
+    for (int t = first_kept + Warp(); t < place.segment.rows; t += kWarps) WriteRingRow(source, t);
   }
 }
 

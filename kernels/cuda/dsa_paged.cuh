@@ -47,12 +47,13 @@ QUARTET_DEVICE uint32_t RoundPair(float low, float high, SaturationCounters* sat
   const auto clamp = [](float v) { return fabsf(v) > 65504.0f ? copysignf(65504.0f, v) : v; };
   return PackHalf2(clamp(low), clamp(high));
 }
-// Eight values.
-QUARTET_DEVICE uint4 RoundEight(const float* from, SaturationCounters* saturation) {
-  const float4 a = reinterpret_cast<const float4*>(from)[0];
-  const float4 b = reinterpret_cast<const float4*>(from)[1];
+QUARTET_DEVICE uint4 RoundEight(const float4& a, const float4& b, SaturationCounters* saturation) {
   return make_uint4(RoundPair(a.x, a.y, saturation), RoundPair(a.z, a.w, saturation),
                     RoundPair(b.x, b.y, saturation), RoundPair(b.z, b.w, saturation));
+}
+QUARTET_DEVICE uint4 RoundEight(const float* from, SaturationCounters* saturation) {
+  return RoundEight(reinterpret_cast<const float4*>(from)[0],
+                    reinterpret_cast<const float4*>(from)[1], saturation);
 }
 
 QUARTET_DEVICE float LoadElement(Stored form, const unsigned char* row, int c) {

@@ -51,27 +51,46 @@ QUARTET_DEVICE void CopyKeys(const IndexScoreParams& p, const Run& run, int pool
   }
 }
 
-// Fills A's rows of `rows` rows of queries, heads padded with zeros to `padded`, and their head
-// weights. Every block of a column rounds the same queries; one of them counts what saturates.
-QUARTET_DEVICE void StageRounding(const IndexScoreParams& p, int row, int rows, int padded,
-                                  bool count, __half* q, float* w) {
-  const int pieces = rows * padded * (kDim / 8);
-  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += static_cast<int>(blockDim.x)) {
-    const int piece = i % (kDim / 8);
-    const int h = i / (kDim / 8) % padded;
-    const int r = i / (kDim / 8) / padded;
-    uint4 out = make_uint4(0, 0, 0, 0);
-    if (h < p.heads) {
-      out = RoundEight(p.q + (static_cast<int64_t>(row + r) * p.heads + h) * kDim + piece * 8,
-                       count ? p.saturation : nullptr);
-    }
-    *reinterpret_cast<uint4*>(q + (r * padded + h) * kStride + piece * 8) = out;
-  }
+QUARTET_DEVICE void StageWeights(const IndexScoreParams& p, int row, int rows, int padded,
+                                 float* w) {
   for (int i = static_cast<int>(threadIdx.x); i < rows * padded;
        i += static_cast<int>(blockDim.x)) {
     const int h = i % padded;
     w[i] = h < p.heads ? p.w[static_cast<int64_t>(row + i / padded) * p.heads + h] : 0.0f;
   }
+}
+
+// Fills A's rows of `rows` rows of queries, heads padded with zeros to `padded`, and their head
+// weights. Every block of a column rounds the same queries; one of them counts what saturates.
+QUARTET_DEVICE void StageRounding(const IndexScoreParams& p, int row, int rows, int padded,
+                                  bool count, __half* q, float* w) {
+  constexpr int kPieces = kDim / 8;
+  constexpr int kBatch = 4;  // loads under way
+  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  const int step = static_cast<int>(blockDim.x) / kPieces;
+  const int lines = rows * padded;  // a line: one head of one row
+  for (int first = static_cast<int>(threadIdx.x) / kPieces; first < lines; first += kBatch * step) {
+    float4 v[kBatch][2];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int line = first + u * step;
+      const int h = line % padded;
+      v[u][0] = v[u][1] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (line >= lines || h >= p.heads) continue;
+      const auto* from = reinterpret_cast<const float4*>(
+          p.q + (static_cast<int64_t>(row + line / padded) * p.heads + h) * kDim + piece * 8);
+      v[u][0] = from[0];
+      v[u][1] = from[1];
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int line = first + u * step;
+      if (line >= lines) continue;
+      *reinterpret_cast<uint4*>(q + line * kStride + piece * 8) =
+          RoundEight(v[u][0], v[u][1], count ? p.saturation : nullptr);
+    }
+  }
+  StageWeights(p, row, rows, padded, w);
 }
 
 // The same from queries that were rounded before, as an asynchronous copy.
@@ -87,11 +106,7 @@ QUARTET_DEVICE void StageRounded(const IndexScoreParams& p, int row, int rows, i
                 h < p.heads);
   }
   CopyAsyncCommit();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * padded;
-       i += static_cast<int>(blockDim.x)) {
-    const int h = i % padded;
-    w[i] = h < p.heads ? p.w[static_cast<int64_t>(row + i / padded) * p.heads + h] : 0.0f;
-  }
+  StageWeights(p, row, rows, padded, w);
 }
 
 // One row's scores of the warp's pools.

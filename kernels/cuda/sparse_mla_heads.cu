@@ -25,67 +25,114 @@ QUARTET_DEVICE void StoreY(void* y, int64_t at, float v, SaturationCounters* sat
     static_cast<float*>(y)[at] = v;
   }
 }
-
-// ---- a few rows: every weight is read once, eight outputs a warp
-
-constexpr int kOutputs = 8;
-
-// sums[o][r] += the products of eight inputs.
-template <int Rows>
-QUARTET_DEVICE void Accumulate(const uint4& w, const float* x, int in, float* sums) {
-  const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-  float wide[8];
+// A tile of sums: row r of it is row `row` + r of y, column o output `out` + o, both even.
+template <bool Half>
+QUARTET_DEVICE void StoreTile(const HeadLinearParams& p, int head, int row, int out,
+                              const FragC& c) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    wide[2 * i] = HalfToFloat(static_cast<uint16_t>(words[i]));
-    wide[2 * i + 1] = HalfToFloat(static_cast<uint16_t>(words[i] >> 16));
+  for (int i = 0; i < 8; i += 2) {
+    const int r = row + RowOfC(i);
+    const int o = out + ColOfC(i);
+    if (r >= p.rows || o >= p.out) continue;
+    const int64_t at = (static_cast<int64_t>(r) * p.heads + head) * p.out + o;
+    if constexpr (Half) {
+      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + at) =
+          ToHalf2(c.v[i], c.v[i + 1], p.saturation);
+    } else {
+      *reinterpret_cast<float2*>(static_cast<float*>(p.y) + at) = make_float2(c.v[i], c.v[i + 1]);
+    }
   }
-#pragma unroll
-  for (int r = 0; r < Rows; ++r) {
-    const float4 a = *reinterpret_cast<const float4*>(x + r * in);
-    const float4 b = *reinterpret_cast<const float4*>(x + r * in + 4);
-    sums[r] += a.x * wide[0] + a.y * wide[1] + a.z * wide[2] + a.w * wide[3] + b.x * wide[4] +
-               b.y * wide[5] + b.z * wide[6] + b.w * wide[7];
+}
+// Eight inputs of a row as FP16; zeros beyond the rows and the inputs.
+template <bool Half>
+QUARTET_DEVICE uint4 FetchX(const HeadLinearParams& p, int row, int head, int k) {
+  if (row >= p.rows || k >= p.in) return make_uint4(0, 0, 0, 0);
+  const int64_t at = (static_cast<int64_t>(row) * p.heads + head) * p.in + k;
+  if constexpr (Half) {
+    return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.x) + at);
+  } else {
+    return RoundEight(static_cast<const float*>(p.x) + at,
+                      blockIdx.x == 0 ? p.saturation : nullptr);
   }
 }
 
-// Grid (ceil(out / 64), heads). Shared: x of the head, [Rows][in] FP32.
-template <int Rows, bool HalfX>
-QUARTET_DEVICE void FewRows(const HeadLinearParams& p) {
-  auto* x = reinterpret_cast<float*>(QUARTET_DYNAMIC_SHARED());
+// ---- one row: eight outputs a warp
+
+constexpr int kOutputs = 8;
+
+// Grid (ceil(out / 64), heads).
+template <bool HalfX>
+QUARTET_DEVICE void OneRow(const HeadLinearParams& p) {
   const int head = static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.x) * kWarps * kOutputs + Warp() * kOutputs;
-  for (int i = static_cast<int>(threadIdx.x); i < Rows * p.in; i += kThreads) {
-    const int r = i / p.in;
-    const int64_t at = (static_cast<int64_t>(r) * p.heads + head) * p.in + i % p.in;
-    x[i] = r < p.rows ? LoadX<HalfX>(p.x, at) : 0.0f;
-  }
-  __syncthreads();
   const uint16_t* w = p.w + static_cast<int64_t>(head) * p.out * p.in;
-  float sums[kOutputs][Rows] = {};
-  for (int i = Lane() * 8; i < p.in; i += 256) {
+  float sums[kOutputs] = {};
+  for (int k = Lane() * 8; k < p.in; k += 256) {
     uint4 weights[kOutputs];
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
-      const int row = min(first + o, p.out - 1);
-      weights[o] =
-          LoadStreaming(reinterpret_cast<const uint4*>(w + static_cast<int64_t>(row) * p.in + i));
+      const int64_t row = min(first + o, p.out - 1);
+      weights[o] = LoadStreaming(reinterpret_cast<const uint4*>(w + row * p.in + k));
+    }
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = LoadX<HalfX>(p.x, static_cast<int64_t>(head) * p.in + k + i);
     }
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) Accumulate<Rows>(weights[o], x + i, p.in, sums[o]);
-  }
+    for (int o = 0; o < kOutputs; ++o) {
+      const uint32_t words[4] = {weights[o].x, weights[o].y, weights[o].z, weights[o].w};
 #pragma unroll
-  for (int r = 0; r < Rows; ++r) {
-    float outputs[kOutputs];
-#pragma unroll
-    for (int o = 0; o < kOutputs; ++o) outputs[o] = sums[o][r];
-    const float sum = WarpSums<kOutputs>(outputs);  // lane l: output l / 4
-    const int out = first + Lane() / 4;
-    if (Lane() % 4 == 0 && out < p.out && r < p.rows) {
-      StoreY<!HalfX>(p.y, (static_cast<int64_t>(r) * p.heads + head) * p.out + out, sum,
-                     p.saturation);
+      for (int i = 0; i < 4; ++i) {
+        sums[o] += x[2 * i] * HalfToFloat(static_cast<uint16_t>(words[i]));
+        sums[o] += x[2 * i + 1] * HalfToFloat(static_cast<uint16_t>(words[i] >> 16));
+      }
     }
   }
+  const float sum = WarpSums<kOutputs>(sums);  // lane l: output l / 4
+  const int out = first + Lane() / 4;
+  if (Lane() % 4 == 0 && out < p.out) {
+    StoreY<!HalfX>(p.y, static_cast<int64_t>(head) * p.out + out, sum, p.saturation);
+  }
+}
+
+// ---- up to 16 rows: a block reads 64 outputs' weights at once, 16 a warp
+
+// Grid (ceil(out / 64), heads), 128 threads. Shared: see HeadLinearSharedBytes.
+template <bool HalfX>
+QUARTET_DEVICE void FewRows(const HeadLinearParams& p) {
+  constexpr int kBlock = kHeadLinearThreads;
+  const int padded = (p.in + 15) / 16 * 16;
+  const int stride = padded + 8;  // halves
+  auto* w = reinterpret_cast<__half*>(QUARTET_DYNAMIC_SHARED());
+  __half* x = w + kHeadLinearOutputs * stride;
+  const int head = static_cast<int>(blockIdx.y);
+  const int out0 = static_cast<int>(blockIdx.x) * kHeadLinearOutputs;
+  const int pieces = padded / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeadLinearOutputs * pieces; i += kBlock) {
+    const int o = i / pieces;
+    const int k = i % pieces * 8;
+    const bool valid = out0 + o < p.out && k < p.in;
+    const int64_t row = static_cast<int64_t>(head) * p.out + (valid ? out0 + o : 0);
+    CopyAsync16(w + o * stride + k, p.w + row * p.in + (valid ? k : 0), valid);
+  }
+  CopyAsyncCommit();
+  for (int i = static_cast<int>(threadIdx.x); i < 16 * pieces; i += kBlock) {
+    const int k = i % pieces * 8;
+    *reinterpret_cast<uint4*>(x + i / pieces * stride + k) = FetchX<HalfX>(p, i / pieces, head, k);
+  }
+  CopyAsyncWait<0>();
+  __syncthreads();
+  FragC c;
+  Clear(c);
+  for (int k = 0; k < padded; k += 16) {
+    FragA a;
+    FragB b;
+    LoadA(a, x + k, stride);
+    LoadB(b, w + Warp() * 16 * stride + k, stride);
+    Mma(c, a, b);
+  }
+  StoreTile<!HalfX>(p, head, 0, out0 + Warp() * 16, c);
 }
 
 // ---- many rows: 128 x 128 tiles, 32 inputs a step
@@ -99,18 +146,6 @@ struct Fetched {
   uint4 x[2];
   uint4 w[2];
 };
-
-template <bool HalfX>
-QUARTET_DEVICE uint4 FetchX(const HeadLinearParams& p, int row, int head, int k) {
-  if (row >= p.rows || k >= p.in) return make_uint4(0, 0, 0, 0);
-  const int64_t at = (static_cast<int64_t>(row) * p.heads + head) * p.in + k;
-  if constexpr (HalfX) {
-    return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.x) + at);
-  } else {
-    return RoundEight(static_cast<const float*>(p.x) + at,
-                      blockIdx.x == 0 ? p.saturation : nullptr);
-  }
-}
 
 template <bool HalfX>
 QUARTET_DEVICE Fetched Fetch(const HeadLinearParams& p, int row0, int out0, int head, int k) {
@@ -183,14 +218,7 @@ QUARTET_DEVICE void ManyRows(const HeadLinearParams& p) {
   for (int m = 0; m < 2; ++m) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int row = row0 + warp_row + m * 16 + RowOfC(i);
-        const int out = out0 + warp_out + n * 16 + ColOfC(i);
-        if (row >= p.rows || out >= p.out) continue;
-        StoreY<!HalfX>(p.y, (static_cast<int64_t>(row) * p.heads + head) * p.out + out,
-                       c[m][n].v[i], p.saturation);
-      }
+      StoreTile<!HalfX>(p, head, row0 + warp_row + m * 16, out0 + warp_out + n * 16, c[m][n]);
     }
   }
 }
@@ -198,33 +226,21 @@ QUARTET_DEVICE void ManyRows(const HeadLinearParams& p) {
 }  // namespace
 
 // FP32 in, FP16 out.
-QUARTET_KERNEL(mla_absorb_1, 256, 2, HeadLinearParams) {
-  FewRows<1, false>(p);
+QUARTET_KERNEL(mla_absorb_one, 256, 2, HeadLinearParams) {
+  OneRow<false>(p);
 }
-QUARTET_KERNEL(mla_absorb_2, 256, 2, HeadLinearParams) {
-  FewRows<2, false>(p);
-}
-QUARTET_KERNEL(mla_absorb_4, 256, 2, HeadLinearParams) {
-  FewRows<4, false>(p);
-}
-QUARTET_KERNEL(mla_absorb_8, 256, 2, HeadLinearParams) {
-  FewRows<8, false>(p);
+QUARTET_KERNEL(mla_absorb_few, 128, 2, HeadLinearParams) {
+  FewRows<false>(p);
 }
 QUARTET_KERNEL(mla_absorb_many, 256, 2, HeadLinearParams) {
   ManyRows<false>(p);
 }
 // FP16 in, FP32 out.
-QUARTET_KERNEL(mla_value_1, 256, 2, HeadLinearParams) {
-  FewRows<1, true>(p);
+QUARTET_KERNEL(mla_value_one, 256, 2, HeadLinearParams) {
+  OneRow<true>(p);
 }
-QUARTET_KERNEL(mla_value_2, 256, 2, HeadLinearParams) {
-  FewRows<2, true>(p);
-}
-QUARTET_KERNEL(mla_value_4, 256, 2, HeadLinearParams) {
-  FewRows<4, true>(p);
-}
-QUARTET_KERNEL(mla_value_8, 256, 2, HeadLinearParams) {
-  FewRows<8, true>(p);
+QUARTET_KERNEL(mla_value_few, 128, 2, HeadLinearParams) {
+  FewRows<true>(p);
 }
 QUARTET_KERNEL(mla_value_many, 256, 2, HeadLinearParams) {
   ManyRows<true>(p);

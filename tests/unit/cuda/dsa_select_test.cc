@@ -232,19 +232,24 @@ TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
   }
 }
 
+// Also where more scores are equal than a block lists at a time.
 TEST_F(IndexerOnCuda, NanScoresComeLastAndEqualScoresAreTakenInOrder) {
   const DsaShape s = kMini;
-  TwinPages kv(*device_, s, ops::KvDType::kF16, 1, 400);
-  kv.FillRandom(0, 400, 60);
-  const std::vector<ops::Segment> segments = {{0, 2, 0, 398, kv.pages(0)}};
-  Draw(s, 2, 61);
-  std::fill(w_.begin(), w_.begin() + s.index_heads, 0.0f);  // row 0: all scores zero
-  w_[s.index_heads] = NAN;                                  // row 1: all NaN
-  const Result result = RunCuda(s, segments, kv, 400, false);
-  std::vector<int32_t> first(s.topk);
-  std::iota(first.begin(), first.end(), 0);
-  EXPECT_EQ(result.pools[0], first);
-  EXPECT_EQ(result.pools[1], first);
+  for (const int tokens : {400, 20'003}) {
+    TwinPages kv(*device_, s, ops::KvDType::kF16, 1, tokens);
+    kv.FillRandom(0, tokens, 60);
+    const std::vector<ops::Segment> segments = {{0, 3, 0, tokens - 3, kv.pages(0)}};
+    Draw(s, 3, 61);
+    std::fill(w_.begin(), w_.begin() + s.index_heads, 0.0f);  // row 0: all scores zero
+    w_[s.index_heads] = NAN;                                  // row 1: all NaN
+    const Result result = RunCuda(s, segments, kv, tokens);
+    const Result expected = RunCpu(s, segments, kv, tokens);
+    EXPECT_EQ(result.pools[0], expected.pools[0]) << tokens;
+    EXPECT_EQ(result.margins[0], 0.0f) << tokens;
+    EXPECT_EQ(result.pools[1], expected.pools[1]) << tokens;
+    EXPECT_NE(expected.pools[2], expected.pools[0]) << tokens;
+    EXPECT_EQ(RunCuda(s, segments, kv, tokens, false).pools, result.pools) << tokens;
+  }
 }
 
 }  // namespace
