@@ -1,5 +1,6 @@
 #include "kernels/cuda/kda.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>

@@ -29,8 +29,8 @@ struct HeadLanes {
   int head;
   int channel;  // of the head; beyond d in lanes without work
 
-  static QUARTET_DEVICE HeadLanes OfWarp(int64_t warp) {
-    return {static_cast<int>(warp) * kHeads + Lane() / kLanes, Lane() % kLanes * 4};
+  static QUARTET_DEVICE HeadLanes OfWarp(int warp) {
+    return {warp * kHeads + Lane() / kLanes, Lane() % kLanes * 4};
   }
   static QUARTET_DEVICE float Sum(float v) { return WarpSum<kLanes>(v); }
 };
@@ -174,16 +174,16 @@ QUARTET_DEVICE void ConvTile(const KdaProjectParams& p, const SegmentTile& tile,
   }
 }
 
-// beta of a warp's heads over a tile of rows.
-template <int Width>
-QUARTET_DEVICE void BetaTile(const KdaProjectParams& p, const SegmentTile& tile,
-                             HeadLanes<Width> at) {
-  if (at.head >= p.heads || at.channel != 0) return;
-  const float* b = p.u + 3 * static_cast<int64_t>(p.heads) * p.dim + 2 * p.rank + at.head;
-  const int end = min(tile.row + kKdaTileRows, tile.segment.rows);
-  for (int t = tile.row; t < end; ++t) {
-    const int64_t row = tile.segment.row_begin + t;
-    p.beta[row * p.heads + at.head] = Sigmoid(b[row * p.u_stride]);
+// beta of `heads` heads from `head` on over a tile of rows: a row a lane.
+QUARTET_DEVICE void BetaTile(const KdaProjectParams& p, const SegmentTile& tile, int head,
+                             int heads) {
+  static_assert(kKdaTileRows == 32);
+  const int t = tile.row + Lane();
+  if (t >= tile.segment.rows) return;
+  const int64_t row = tile.segment.row_begin + t;
+  const float* b = p.u + row * p.u_stride + 3 * static_cast<int64_t>(p.heads) * p.dim + 2 * p.rank;
+  for (int h = head; h < min(head + heads, p.heads); ++h) {
+    p.beta[row * p.heads + h] = Sigmoid(__ldg(b + h));
   }
 }
 
@@ -225,12 +225,13 @@ QUARTET_DEVICE void ProjectTile(const KdaProjectParams& p, int tile_index, int w
   const int warps = (p.heads + HeadLanes<Width>::kHeads - 1) / HeadLanes<Width>::kHeads;
   const int part = warp / warps;
   if (part >= parts) return;
-  const HeadLanes<Width> at = HeadLanes<Width>::OfWarp(warp % warps);
+  using Lanes = HeadLanes<Width>;
+  const Lanes at = Lanes::OfWarp(warp % warps);
   if (part == kDecay) {
     DecayTile(p, tile, at);
     return;
   }
-  if (part == kQuery) BetaTile(p, tile, at);
+  if (part == kQuery) BetaTile(p, tile, warp % warps * Lanes::kHeads, Lanes::kHeads);
   ConvTile(p, tile, static_cast<Part>(part), at);
 }
 

@@ -40,7 +40,7 @@ struct ChunkRows {
 
 // Factors of one channel of block `block` for the blocks below the diagonal.
 QUARTET_DEVICE void FarFactors(const ChunkRows& chunk, int channel, int block,
-                               KdaChunkShared& shared) {
+                               KdaChunkFactors& shared) {
   const int lane = Lane();
   const int begin = block * kKdaBlock;
   float g[kKdaBlock], k[kKdaBlock], q[kKdaBlock];
@@ -69,7 +69,7 @@ QUARTET_DEVICE void FarFactors(const ChunkRows& chunk, int channel, int block,
 
 // The same for the block on the diagonal.
 QUARTET_DEVICE void NearFactors(const ChunkRows& chunk, int channel, int block,
-                                KdaChunkShared& shared) {
+                                KdaChunkFactors& shared) {
   const int lane = Lane();
   const int begin = block * kKdaBlock;
   float log[kKdaBlock];
@@ -114,7 +114,7 @@ QUARTET_DEVICE float Dot4(float sum, float4 a, float4 b) {
 }
 
 // Adds the slab's channels.
-QUARTET_DEVICE void AddPair(BlockPair pair, KdaChunkShared& shared, PairSums& sums) {
+QUARTET_DEVICE void AddPair(BlockPair pair, KdaChunkFactors& shared, PairSums& sums) {
   const bool near = pair.row == pair.column;
   const KdaFactor& left_k = near ? shared.near_left_k : shared.far_left_k;
   const KdaFactor& left_q = near ? shared.near_left_q : shared.far_left_q;
@@ -163,58 +163,101 @@ QUARTET_DEVICE void StorePair(BlockPair pair, const PairSums& sums, KdaChunkShar
   }
 }
 
-// Solves (I + A) x = x for one column, from the top: when x_j is done, it is taken from all below.
-QUARTET_DEVICE void SolveColumn(float (&x)[kKdaChunk], const KdaChunkShared& shared) {
+// (I + A) x = x for two columns and the rows of one block, the rows above it already solved: when a
+// row is done, it is taken from all below.
+QUARTET_DEVICE void SolveBlock(const KdaChunkShared& shared, int begin, int column,
+                               float (&w)[kKdaBlock], float (&u)[kKdaBlock]) {
+#pragma unroll 2
+  for (int j = 0; j < begin; ++j) {
+    float a[kKdaBlock];
+    LoadFloats(a, &shared.a[j][begin]);
+    const float w_j = shared.solution.w[j][column];
+    const float u_j = shared.solution.u[j][column];
 #pragma unroll
-  for (int j = 0; j < kKdaChunk - 1; ++j) {
+    for (int r = 0; r < kKdaBlock; ++r) {
+      w[r] -= a[r] * w_j;
+      u[r] -= a[r] * u_j;
+    }
+  }
 #pragma unroll
-    for (int i = (j + 1) / 4 * 4; i < kKdaChunk; i += 4) {
-      float a[4];
-      LoadFloats(a, &shared.a[j][i]);
+  for (int j = 0; j < kKdaBlock - 1; ++j) {
+    float a[kKdaBlock];
+    LoadFloats(a, &shared.a[begin + j][begin]);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        if (i + n > j) x[i + n] -= a[n] * x[j];
-      }
+    for (int r = j + 1; r < kKdaBlock; ++r) {
+      w[r] -= a[r] * w[j];
+      u[r] -= a[r] * u[j];
     }
   }
 }
 
-// Channel c of Tm (K e^G), of Q e^G.
+// Channel c of Tm (K e^G) and of Tm V.
 template <int Width>
-QUARTET_DEVICE void KeyColumn(const ChunkRows& chunk, int c, const KdaChunkShared& shared,
-                              float* out) {
+QUARTET_DEVICE void SolveColumns(const ChunkRows& chunk, int c, KdaChunkShared& shared,
+                                 float* out) {
   using Layout = KdaChunkLayout<Width>;
-  float x[kKdaChunk];
   float log = 0.0f;
+#pragma unroll 1
+  for (int begin = 0; begin < kKdaChunk; begin += kKdaBlock) {
+    float g[kKdaBlock], w[kKdaBlock], u[kKdaBlock];
 #pragma unroll
-  for (int i = 0; i < kKdaChunk; ++i) {
-    log += chunk.At(chunk.in.g, i, c);
-    const float decay = expf(log);
-    x[i] = shared.beta[i] * decay * chunk.At(chunk.in.k, i, c);
-    out[Layout::kQ + i * Width + c] = decay * chunk.At(chunk.in.q, i, c);
+    for (int r = 0; r < kKdaBlock; ++r) {
+      g[r] = chunk.At(chunk.in.g, begin + r, c);
+      w[r] = chunk.At(chunk.in.k, begin + r, c);
+      u[r] = chunk.At(chunk.in.v, begin + r, c);
+    }
+#pragma unroll
+    for (int r = 0; r < kKdaBlock; ++r) {
+      log += g[r];
+      w[r] *= shared.beta[begin + r] * expf(log);
+      u[r] *= shared.beta[begin + r];
+    }
+    SolveBlock(shared, begin, c, w, u);
+#pragma unroll
+    for (int r = 0; r < kKdaBlock; ++r) {
+      shared.solution.w[begin + r][c] = w[r];
+      shared.solution.u[begin + r][c] = u[r];
+      out[Layout::kW + (begin + r) * Width + c] = w[r];
+      out[Layout::kU + (begin + r) * Width + c] = u[r];
+    }
   }
-  SolveColumn(x, shared);
-#pragma unroll
-  for (int i = 0; i < kKdaChunk; ++i) out[Layout::kW + i * Width + c] = x[i];
 }
 
-// Channel c of Tm V, of K e^(G_last - G), of e^G_last.
+// Channel c of Q e^G, of K e^(G_last - G) and of e^G_last.
 template <int Width>
-QUARTET_DEVICE void ValueColumn(const ChunkRows& chunk, int c, const KdaChunkShared& shared,
-                                float* out) {
+QUARTET_DEVICE void DecayColumns(const ChunkRows& chunk, int c, float* out) {
   using Layout = KdaChunkLayout<Width>;
-  float x[kKdaChunk];
   float log = 0.0f;
+#pragma unroll 1
+  for (int begin = 0; begin < kKdaChunk; begin += kKdaBlock) {
+    float g[kKdaBlock], q[kKdaBlock];
 #pragma unroll
-  for (int i = kKdaChunk - 1; i >= 0; --i) {
-    x[i] = shared.beta[i] * chunk.At(chunk.in.v, i, c);
-    out[Layout::kK + i * Width + c] = expf(log) * chunk.At(chunk.in.k, i, c);
-    log += chunk.At(chunk.in.g, i, c);
+    for (int r = 0; r < kKdaBlock; ++r) {
+      g[r] = chunk.At(chunk.in.g, begin + r, c);
+      q[r] = chunk.At(chunk.in.q, begin + r, c);
+    }
+#pragma unroll
+    for (int r = 0; r < kKdaBlock; ++r) {
+      log += g[r];
+      out[Layout::kQ + (begin + r) * Width + c] = expf(log) * q[r];
+    }
+  }
+  log = 0.0f;
+#pragma unroll 1
+  for (int begin = kKdaChunk - kKdaBlock; begin >= 0; begin -= kKdaBlock) {
+    float g[kKdaBlock], k[kKdaBlock];
+#pragma unroll
+    for (int r = 0; r < kKdaBlock; ++r) {
+      g[r] = chunk.At(chunk.in.g, begin + r, c);
+      k[r] = chunk.At(chunk.in.k, begin + r, c);
+    }
+#pragma unroll
+    for (int r = kKdaBlock - 1; r >= 0; --r) {
+      out[Layout::kK + (begin + r) * Width + c] = expf(log) * k[r];
+      log += g[r];
+    }
   }
   out[Layout::kDecay + c] = expf(log);
-  SolveColumn(x, shared);
-#pragma unroll
-  for (int i = 0; i < kKdaChunk; ++i) out[Layout::kU + i * Width + c] = x[i];
 }
 
 // Grid (chunks of the pass, heads).
@@ -237,22 +280,23 @@ QUARTET_DEVICE void ChunkAlgebra(const KdaChunkParams& p) {
   }
   const BlockPair pair = PairOfWarp();
   PairSums sums = {};
+#pragma unroll 1
   for (int c = 0; c < Width; c += kKdaSlab) {
     if (Warp() < kKdaBlocks) {
-      FarFactors(chunk, c + Lane(), Warp(), shared);
+      FarFactors(chunk, c + Lane(), Warp(), shared.factors);
     } else if (Warp() < 2 * kKdaBlocks) {
-      NearFactors(chunk, c + Lane(), Warp() - kKdaBlocks, shared);
+      NearFactors(chunk, c + Lane(), Warp() - kKdaBlocks, shared.factors);
     }
     __syncthreads();
-    AddPair(pair, shared, sums);
+    AddPair(pair, shared.factors, sums);
     __syncthreads();
   }
   StorePair(pair, sums, shared, out + KdaChunkLayout<Width>::kM);
   __syncthreads();
   if (thread < Width) {
-    KeyColumn<Width>(chunk, thread, shared, out);
+    SolveColumns<Width>(chunk, thread, shared, out);
   } else if (thread < 2 * Width) {
-    ValueColumn<Width>(chunk, thread - Width, shared, out);
+    DecayColumns<Width>(chunk, thread - Width, out);
   }
 }
 
@@ -288,12 +332,12 @@ QUARTET_DEVICE void CopyPiece(float* to, const float* chunk, int piece) {
   CopyRows(to + kKdaPiece * Width, chunk + Layout::kM + token, kKdaChunk);
 }
 
-// to[r][n] += row[r] . column[.][n] over four terms.
-QUARTET_DEVICE void AddFour(float (&to)[4], const float (&row)[4], const float (&column)[4][4]) {
+// to += a row of four times four rows.
+QUARTET_DEVICE void AddFour(float (&to)[4], const float (&row)[4], const float (&rows)[4][4]) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) to[n] += row[c] * column[c][n];
+    for (int n = 0; n < 4; ++n) to[n] += row[c] * rows[c][n];
   }
 }
 
@@ -304,13 +348,13 @@ struct Walker {
   static constexpr int kStateRows = Width / kRowGroups;  // a thread's, consecutive
 
   Shared& shared;
-  int column;  // first of this thread's four value columns, of the block's 32
+  int column;  // first of this thread's columns, of the block's
   int group;
 
   // w += W S and q += (Q e^G) S over the piece's 16 channels.
   QUARTET_DEVICE void ReadState(const float* piece, int channel, float (&w)[4][4],
                                 float (&q)[4][4]) const {
-#pragma unroll
+#pragma unroll 2
     for (int c = 0; c < kKdaPiece; c += 4) {
       float s[4][4];
 #pragma unroll
@@ -331,19 +375,19 @@ struct Walker {
 
   // o += M U and s += (K e^(G_last - G))^T U over the piece's 16 tokens. Rows of o above the piece
   // do not see them.
-  template <int Block>
-  QUARTET_DEVICE void WriteState(const float* piece, float (&o)[4][4],
+  QUARTET_DEVICE void WriteState(const float* piece, int block, float (&o)[4][4],
                                  float (&s)[kStateRows][4]) const {
     const float* m = piece + kKdaPiece * Width;
-#pragma unroll
+#pragma unroll 1
     for (int t = 0; t < kKdaPiece; t += 4) {
       float u[4][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        LoadFloats(u[i], shared.u + (Block * kKdaPiece + t + i) * kKdaColumns + column);
+        LoadFloats(u[i], shared.u + (block * kKdaPiece + t + i) * kKdaColumns + column);
       }
 #pragma unroll
-      for (int r = Block; r < 4; ++r) {
+      for (int r = 0; r < 4; ++r) {
+        if (r < block) continue;
         float left[4];
         LoadFloats(left, m + (group + kRowGroups * r) * kKdaPieceStride + t);
         AddFour(o[r], left, u);
@@ -365,6 +409,8 @@ struct Walker {
 // Pieces of consecutive chunks of one head, each copied while the two before it are in use.
 template <int Width>
 struct Pipeline {
+  using Shared = KdaWalkShared<Width>;
+
   float* stages;
   const float* workspace;  // of the first chunk
   int64_t chunk_stride;
@@ -384,10 +430,10 @@ struct Pipeline {
 
  private:
   QUARTET_DEVICE float* Stage(int piece) {
-    return stages + piece % kKdaStages * KdaWalkShared<Width>::kStageFloats;
+    return stages + piece % kKdaStages * Shared::kStageFloats;
   }
   QUARTET_DEVICE void Copy(int piece) {
-    constexpr int kPieces = KdaWalkShared<Width>::kPieces;
+    constexpr int kPieces = Shared::kPieces;
     if (piece < total) {
       CopyPiece<Width>(Stage(piece), workspace + piece / kPieces * chunk_stride, piece % kPieces);
     }
@@ -399,7 +445,9 @@ struct Pipeline {
 template <int Width>
 QUARTET_DEVICE void WalkChunks(const KdaChunkParams& p) {
   using Layout = KdaChunkLayout<Width>;
-  using Shared = KdaWalkShared<Width>;
+  using Walk = Walker<Width>;
+  using Shared = typename Walk::Shared;
+  constexpr int kStateRows = Walk::kStateRows;
   const int dim = p.in.dim;
   const int splits = (dim + kKdaColumns - 1) / kKdaColumns;
   const int head = static_cast<int>(blockIdx.x) / splits;
@@ -409,13 +457,12 @@ QUARTET_DEVICE void WalkChunks(const KdaChunkParams& p) {
   const int end = min(first + (segment.rows + kKdaChunk - 1) / kKdaChunk, p.first_chunk + p.chunks);
   if (begin >= end) return;
 
-  Walker<Width> walker = {*reinterpret_cast<Shared*>(QUARTET_DYNAMIC_SHARED()),
-                          static_cast<int>(threadIdx.x) % kColumnLanes * 4,
-                          static_cast<int>(threadIdx.x) / kColumnLanes};
-  Shared& shared = walker.shared;
-  const int group = walker.group;
-  const int value = static_cast<int>(blockIdx.x) % splits * kKdaColumns + walker.column;
-  constexpr int kStateRows = Walker<Width>::kStateRows;
+  Walk walk = {*reinterpret_cast<Shared*>(QUARTET_DYNAMIC_SHARED()),
+               static_cast<int>(threadIdx.x) % kColumnLanes * 4,
+               static_cast<int>(threadIdx.x) / kColumnLanes};
+  Shared& shared = walk.shared;
+  const int group = walk.group;
+  const int value = static_cast<int>(blockIdx.x) % splits * kKdaColumns + walk.column;
 
   const int64_t chunk_stride = static_cast<int64_t>(p.in.heads) * Layout::kFloats;
   const float* chunk = p.workspace + (begin - p.first_chunk) * chunk_stride +
@@ -426,7 +473,7 @@ QUARTET_DEVICE void WalkChunks(const KdaChunkParams& p) {
   float* state =
       p.states.data + segment.slot * p.states.slot_stride + static_cast<int64_t>(head) * dim * dim;
   const bool zero = segment.position == 0 && begin == first;
-  float* own_state = shared.s + group * kStateRows * kKdaColumns + walker.column;
+  float* own_state = shared.s + group * kStateRows * kKdaColumns + walk.column;
 #pragma unroll
   for (int r = 0; r < kStateRows; ++r) {
     const int key = group * kStateRows + r;
@@ -443,14 +490,15 @@ QUARTET_DEVICE void WalkChunks(const KdaChunkParams& p) {
       LoadFloats(u[r], chunk + Layout::kU + (group + kRowGroups * r) * Width + value);
     }
     float w[4][4] = {}, o[4][4] = {};
+#pragma unroll 1
     for (int piece = 0; piece < Width / kKdaPiece; ++piece) {
-      walker.ReadState(pipeline.Take(), piece * kKdaPiece, w, o);
+      walk.ReadState(pipeline.Take(), piece * kKdaPiece, w, o);
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) u[r][n] -= w[r][n];
-      StoreFloats(shared.u + (group + kRowGroups * r) * kKdaColumns + walker.column, u[r]);
+      StoreFloats(shared.u + (group + kRowGroups * r) * kKdaColumns + walk.column, u[r]);
     }
     float s[kStateRows][4];
 #pragma unroll
@@ -459,10 +507,10 @@ QUARTET_DEVICE void WalkChunks(const KdaChunkParams& p) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) s[r][n] *= decay[r];
     }
-    walker.template WriteState<0>(pipeline.Take(), o, s);
-    walker.template WriteState<1>(pipeline.Take(), o, s);
-    walker.template WriteState<2>(pipeline.Take(), o, s);
-    walker.template WriteState<3>(pipeline.Take(), o, s);
+#pragma unroll 1
+    for (int block = 0; block < kKdaBlocks; ++block) {
+      walk.WriteState(pipeline.Take(), block, o, s);
+    }
 #pragma unroll
     for (int r = 0; r < kStateRows; ++r) StoreFloats(own_state + r * kKdaColumns, s[r]);
 #pragma unroll
@@ -494,14 +542,13 @@ QUARTET_KERNEL(kda_chunk_64, 320, 2, KdaChunkParams) {
 QUARTET_KERNEL(kda_chunk_128, 320, 2, KdaChunkParams) {
   ChunkAlgebra<128>(p);
 }
-QUARTET_KERNEL(kda_walk_32, 128, 3, KdaChunkParams) {
+QUARTET_KERNEL(kda_walk_32, 128, 2, KdaChunkParams) {
   WalkChunks<32>(p);
 }
-QUARTET_KERNEL(kda_walk_64, 128, 3, KdaChunkParams) {
+QUARTET_KERNEL(kda_walk_64, 128, 2, KdaChunkParams) {
   WalkChunks<64>(p);
 }
-QUARTET_KERNEL(kda_walk_128, 128, 3, KdaChunkParams) {
+QUARTET_KERNEL(kda_walk_128, 128, 2, KdaChunkParams) {
   WalkChunks<128>(p);
 }
-
 }  // namespace quartet::cuda

@@ -46,7 +46,7 @@ constexpr int kKdaFactorStride = kKdaSlab + 4;
 constexpr int kKdaAStride = kKdaChunk + 4;
 
 using KdaFactor = float[kKdaChunk][kKdaFactorStride];
-struct alignas(16) KdaChunkShared {
+struct KdaChunkFactors {
   // For blocks on the diagonal: k and q times e^(log from the pivot), k times e^-(that).
   KdaFactor near_left_k, near_left_q, near_right;
   // For blocks below it: k and q times the decay since their block's start, k times the decay to
@@ -54,7 +54,18 @@ struct alignas(16) KdaChunkShared {
   KdaFactor far_left_k, far_left_q, far_right;
   float block_log[kKdaBlocks][kKdaSlab];  // log decay over a whole block
   float between[kKdaPairs][kKdaSlab];     // a pair's decay over the blocks between its two
-  float a[kKdaChunk][kKdaAStride];        // A^T: [j][i], set for j < i
+};
+// What is solved for: columns of Tm (K e^G) and of Tm V, up to 128 of each.
+struct KdaChunkSolution {
+  float w[kKdaChunk][128];
+  float u[kKdaChunk][128];
+};
+struct alignas(16) KdaChunkShared {
+  union {
+    KdaChunkFactors factors;
+    KdaChunkSolution solution;  // after the factors
+  };
+  float a[kKdaChunk][kKdaAStride];  // A^T: [j][i], set for j < i
   float beta[kKdaChunk];
 };
 
@@ -68,13 +79,12 @@ constexpr int kKdaPieceStride = kKdaPiece + 4;
 // pieces of 16 tokens of K e^(G_last - G) and M.
 template <int Width>
 struct KdaWalkShared {
-  static constexpr int kStateFloats = Width * kKdaColumns;
   static constexpr int kFirstFloats = 2 * kKdaChunk * kKdaPieceStride;
   static constexpr int kSecondFloats = kKdaPiece * Width + kKdaChunk * kKdaPieceStride;
   static constexpr int kStageFloats = kFirstFloats > kSecondFloats ? kFirstFloats : kSecondFloats;
   static constexpr int kPieces = Width / kKdaPiece + kKdaBlocks;
 
-  float s[kStateFloats];             // [Width, 32]
+  float s[Width * kKdaColumns];      // [Width, 32]
   float u[kKdaChunk * kKdaColumns];  // [64, 32]
   float stages[kKdaStages * kStageFloats];
 };

@@ -14,15 +14,15 @@ constexpr int kWalkThreads = 128;
 // Chunks times heads of a pass: enough to fill a large GPU while the workspace stays small.
 constexpr int kPassChunks = 512;
 
+// What the chunked form needs for one width of heads.
 struct ChunkSizes {
-  size_t floats;        // of the workspace, for a chunk of one head
-  size_t chunk_shared;  // bytes of shared memory
-  size_t walk_shared;
+  size_t workspace_floats;  // for a chunk of one head
+  size_t walk_shared_bytes;
 };
 
 template <int Width>
 ChunkSizes SizesOf() {
-  return {KdaChunkLayout<Width>::kFloats, sizeof(KdaChunkShared), sizeof(KdaWalkShared<Width>)};
+  return {KdaChunkLayout<Width>::kFloats, sizeof(KdaWalkShared<Width>)};
 }
 
 class KdaRecurrenceOp final : public ops::KdaRecurrence {
@@ -38,16 +38,16 @@ class KdaRecurrenceOp final : public ops::KdaRecurrence {
     op->sizes_ = width == 32 ? SizesOf<32>() : width == 64 ? SizesOf<64>() : SizesOf<128>();
     QUARTET_CPU_ASSIGN(op->step_, FindKdaKernel(context, "kda_step", head_dim));
     QUARTET_CPU_ASSIGN(op->chunk_,
-                       FindKdaKernel(context, "kda_chunk", head_dim, op->sizes_.chunk_shared));
+                       FindKdaKernel(context, "kda_chunk", head_dim, sizeof(KdaChunkShared)));
     QUARTET_CPU_ASSIGN(op->walk_,
-                       FindKdaKernel(context, "kda_walk", head_dim, op->sizes_.walk_shared));
+                       FindKdaKernel(context, "kda_walk", head_dim, op->sizes_.walk_shared_bytes));
     return op;
   }
 
   size_t WorkspaceBytes(int max_rows) const override {
     const int segments = context_->step->limits().max_segments;
     const int chunks = std::min(max_rows, max_rows / kKdaChunk + segments);
-    return static_cast<size_t>(std::min(chunks, PassChunks())) * heads_ * sizes_.floats *
+    return static_cast<size_t>(std::min(chunks, PassChunks())) * heads_ * sizes_.workspace_floats *
            sizeof(float);
   }
 
@@ -81,13 +81,13 @@ class KdaRecurrenceOp final : public ops::KdaRecurrence {
                                {.grid_x = static_cast<unsigned>(params.chunks),
                                 .grid_y = static_cast<unsigned>(heads_),
                                 .threads = kChunkThreads,
-                                .shared_bytes = static_cast<unsigned>(sizes_.chunk_shared)},
+                                .shared_bytes = sizeof(KdaChunkShared)},
                                params);
       context_->device->Launch(walk_,
                                {.grid_x = HeadBlocks(),
                                 .grid_y = static_cast<unsigned>(segments.size()),
                                 .threads = kWalkThreads,
-                                .shared_bytes = static_cast<unsigned>(sizes_.walk_shared)},
+                                .shared_bytes = static_cast<unsigned>(sizes_.walk_shared_bytes)},
                                params);
     }
   }

@@ -3,6 +3,7 @@
 // segment, so that the state is read and written once.
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/warp.cuh"
 #include "kernels/cuda/kda_device.cuh"
 #include "kernels/cuda/kda_params.h"
@@ -20,7 +21,7 @@ template <int Width>
 struct alignas(16) Window {
   float q[kKdaWindow][Width];
   float k[kKdaWindow][Width];
-  float decay[kKdaWindow][Width];  // e^g
+  float decay[kKdaWindow][Width];  // g, then e^g
   float v[kKdaWindow][kKdaColumns];
   float beta[kKdaWindow];
 };
@@ -78,55 +79,65 @@ QUARTET_DEVICE void StoreState(const StateTile<Width>& tile, float* state, int d
   }
 }
 
-template <int Width>
-QUARTET_DEVICE void LoadWindow(Window<Width>& window, const KdaRecurrenceInputs& in, int row,
-                               int tokens, int head, int split) {
-  const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t first = row * width + static_cast<int64_t>(head) * in.dim;
-  constexpr int kVectors = Width / 4;
-#pragma unroll
-  for (int i = thread; i < kKdaWindow * kVectors; i += kThreads) {
-    const int t = i / kVectors;
-    const int c = i % kVectors * 4;
-    if (t >= tokens) break;
-    float q[4] = {}, k[4] = {}, g[4] = {};
-    if (c < in.dim) {
-      const int64_t at = first + t * width + c;
-      LoadConstants(q, in.q + at);
-      LoadConstants(k, in.k + at);
-      LoadConstants(g, in.g + at);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; ++n) g[n] = expf(g[n]);
-    StoreFloats(&window.q[t][c], q);
-    StoreFloats(&window.k[t][c], k);
-    StoreFloats(&window.decay[t][c], g);
-  }
-  static_assert(kKdaWindow * kKdaColumns / 4 <= kThreads);
-  if (thread < tokens * kKdaColumns / 4) {
-    const int t = thread / (kKdaColumns / 4);
-    const int c = thread % (kKdaColumns / 4) * 4;
-    const int value = split * kKdaColumns + c;
-    float v[4] = {};
-    if (value < in.dim) LoadConstants(v, in.v + first + t * width + value);
-    StoreFloats(&window.v[t][c], v);
-  }
-  if (thread < tokens) {
-    window.beta[thread] = __ldg(in.beta + static_cast<int64_t>(row + thread) * in.heads + head);
+// Calls fn(token, channel) for this thread's share of the vectors of four channels of a window.
+template <int Width, class Fn>
+QUARTET_DEVICE void ForVectors(int tokens, Fn fn) {
+  constexpr int kVectors = Width / 4;  // of a token
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * kVectors; i += kThreads) {
+    fn(i / kVectors, i % kVectors * 4);
   }
 }
 
-// Sums `v` over the key rows of the warp and leaves it in `sums` [32].
-QUARTET_DEVICE void SumOfWarp(float (&v)[4], float* sums) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-#pragma unroll
-    for (int offset = kLanesOfRow; offset < 32; offset *= 2) {
-      v[j] += __shfl_xor_sync(kFullMask, v[j], offset);
-    }
+// Starts copying the inputs of `tokens` tokens from row `row` on.
+template <int Width>
+QUARTET_DEVICE void StartWindow(Window<Width>& window, const KdaRecurrenceInputs& in, int row,
+                                int tokens, int head, int split) {
+  const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
+  const int64_t first = row * width + static_cast<int64_t>(head) * in.dim;
+  ForVectors<Width>(tokens, [&](int t, int c) {
+    const int64_t at = first + t * width + c;
+    const bool inside = c < in.dim;
+    CopyAsync16(&window.q[t][c], in.q + at, inside);
+    CopyAsync16(&window.k[t][c], in.k + at, inside);
+    CopyAsync16(&window.decay[t][c], in.g + at, inside);
+  });
+  ForVectors<kKdaColumns>(tokens, [&](int t, int c) {
+    const int value = split * kKdaColumns + c;
+    CopyAsync16(&window.v[t][c], in.v + first + t * width + value, value < in.dim);
+  });
+  CopyAsyncCommit();
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < tokens) {
+    window.beta[t] = __ldg(in.beta + static_cast<int64_t>(row + t) * in.heads + head);
   }
-  if (Lane() < kLanesOfRow) StoreFloats(sums + 4 * Lane(), v);
+}
+
+// Waits for the copies and makes decays of what this thread copied itself. A barrier has to follow.
+template <int Width>
+QUARTET_DEVICE void FinishWindow(Window<Width>& window, int tokens) {
+  CopyAsyncWait<0>();
+  ForVectors<Width>(tokens, [&](int t, int c) {
+    float g[4];
+    LoadFloats(g, &window.decay[t][c]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) g[n] = expf(g[n]);
+    StoreFloats(&window.decay[t][c], g);
+  });
+}
+
+// Sums `v`, four columns, over the key rows of the warp and leaves it in `sums` [32]. Each exchange
+// halves the columns that a lane still has to care for.
+QUARTET_DEVICE void SumOfWarp(const float (&v)[4], float* sums) {
+  static_assert(kLanesOfRow == 8);
+  const bool upper = (Lane() & 16) != 0;
+  const bool odd = (Lane() & 8) != 0;
+  float two[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    two[j] = (upper ? v[j + 2] : v[j]) + __shfl_xor_sync(kFullMask, upper ? v[j] : v[j + 2], 16);
+  }
+  const float one = (odd ? two[1] : two[0]) + __shfl_xor_sync(kFullMask, odd ? two[0] : two[1], 8);
+  sums[Lane() % kLanesOfRow * 4 + 2 * upper + odd] = one;
 }
 
 // The sums over the warps, of one column and of four.
@@ -204,7 +215,7 @@ QUARTET_DEVICE void Walk(StateTile<Width>& tile, const Window<Width>& window, Pa
 
 // Grid (heads * splits, segments).
 template <int Width>
-QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width>& window,
+QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&windows)[2],
                                       PartialSums& sums) {
   const int dim = p.in.dim;
   const int splits = (dim + kKdaColumns - 1) / kKdaColumns;
@@ -213,15 +224,23 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width>& win
   const StepSegment segment = FirstSegment(p.segments)[blockIdx.y];
   float* state =
       p.states.data + segment.slot * p.states.slot_stride + static_cast<int64_t>(head) * dim * dim;
-  StateTile<Width> tile;
-  LoadState(tile, state, dim, split, segment.position == 0);
   const int64_t width = static_cast<int64_t>(p.in.heads) * dim;
   const int values = min(kKdaColumns, dim - split * kKdaColumns);
+  const auto start = [&](int t) {
+    if (t >= segment.rows) return;
+    StartWindow(windows[t / kKdaWindow % 2], p.in, segment.row_begin + t,
+                min(kKdaWindow, segment.rows - t), head, split);
+  };
+  start(0);
+  StateTile<Width> tile;
+  LoadState(tile, state, dim, split, segment.position == 0);
   for (int t = 0; t < segment.rows; t += kKdaWindow) {
+    Window<Width>& window = windows[t / kKdaWindow % 2];
     const int tokens = min(kKdaWindow, segment.rows - t);
-    const int row = segment.row_begin + t;
-    LoadWindow(window, p.in, row, tokens, head, split);
+    FinishWindow(window, tokens);
     __syncthreads();
+    start(t + kKdaWindow);
+    const int64_t row = segment.row_begin + t;
     Walk(tile, window, sums, tokens, p.o + row * width + head * dim + split * kKdaColumns, width,
          values);
   }
@@ -230,20 +249,20 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width>& win
 
 }  // namespace
 
-QUARTET_KERNEL(kda_step_32, 128, 4, KdaStepParams) {
-  __shared__ Window<32> window;
+QUARTET_KERNEL(kda_step_32, 128, 3, KdaStepParams) {
+  __shared__ Window<32> windows[2];
   __shared__ PartialSums sums;
-  StepSegmentOfHead<32>(p, window, sums);
+  StepSegmentOfHead<32>(p, windows, sums);
 }
-QUARTET_KERNEL(kda_step_64, 128, 4, KdaStepParams) {
-  __shared__ Window<64> window;
+QUARTET_KERNEL(kda_step_64, 128, 3, KdaStepParams) {
+  __shared__ Window<64> windows[2];
   __shared__ PartialSums sums;
-  StepSegmentOfHead<64>(p, window, sums);
+  StepSegmentOfHead<64>(p, windows, sums);
 }
-QUARTET_KERNEL(kda_step_128, 128, 4, KdaStepParams) {
-  __shared__ Window<128> window;
+QUARTET_KERNEL(kda_step_128, 128, 3, KdaStepParams) {
+  __shared__ Window<128> windows[2];
   __shared__ PartialSums sums;
-  StepSegmentOfHead<128>(p, window, sums);
+  StepSegmentOfHead<128>(p, windows, sums);
 }
 
 }  // namespace quartet::cuda

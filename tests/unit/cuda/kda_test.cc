@@ -495,6 +495,13 @@ TEST_F(KdaProjectOnCuda, ConvolutionNormsAndGatesAreExactToFp32) {
   }
 }
 
+TEST_F(KdaProjectOnCuda, GatesMayHaveAnyRank) {
+  for (const int rank : {8, 12, 200, 264}) {
+    const Layer layer = ExactLayer({2, 32}, 40, rank, kConv);
+    CheckExact(layer, {Pieces({3}, 0, 0, 0)}, 1, "rank " + std::to_string(rank));
+  }
+}
+
 TEST_F(KdaProjectOnCuda, HistoryCarriesOverSegmentsOfAnyLength) {
   const Layer layer = ExactLayer({2, 32}, 40, 16, kConv);
   for (const std::vector<int>& lengths :
