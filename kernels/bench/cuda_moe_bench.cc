@@ -193,10 +193,11 @@ class Bench {
         *device_, kCalls, [&](int i) { experts.GateUp(x, rows, cuts, buffers[i]); });
     const double activate = MicrosecondsInGraph(
         *device_, kCalls, [&](int i) { experts.Activate(rows, cuts, buffers[i]); });
-    const double down = MicrosecondsInGraph(
-        *device_, kCalls, [&](int i) { experts.Down(rows, cuts, buffers[i]); });
-    const double combine = MicrosecondsInGraph(
-        *device_, kCalls, [&](int i) { experts.Combine(rows, cuts.down.parts, buffers[i].slots, nullptr, buffers[i].down, partial); });
+    const double down =
+        MicrosecondsInGraph(*device_, kCalls, [&](int i) { experts.Down(rows, cuts, buffers[i]); });
+    const double combine = MicrosecondsInGraph(*device_, kCalls, [&](int i) {
+      experts.Combine(rows, cuts.down.parts, buffers[i].slots, nullptr, buffers[i].down, partial);
+    });
     const auto all = [&](int i) {
       experts.GateUp(x, rows, cuts, buffers[i]);
       experts.Activate(rows, cuts, buffers[i]);
@@ -218,7 +219,8 @@ class Bench {
                               cuts.down.strips_per_warp),
               routed, bytes, ceilings_, floor);
     std::printf(
-        "  gate+up %.2f  activate %.2f  down %.2f  combine %.2f  select %.2f  all %.2f  floor: read "
+        "  gate+up %.2f  activate %.2f  down %.2f  combine %.2f  select %.2f  all %.2f  floor: "
+        "read "
         "%.2f issue %.2f\n",
         gate_up, activate, down, combine, select, with, bytes / ceilings_.read_gbs / 1e3, issue_us);
   }
