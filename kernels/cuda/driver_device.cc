@@ -61,7 +61,9 @@ class DriverDevice final : public Device {
       api_.cuStreamDestroy(stream_);
     }
     for (void* pinned : pinned_) api_.cuMemFreeHost(pinned);
-    for (CUmodule module : modules_) api_.cuModuleUnload(module);
+    for (const Image& image : images_) {
+      if (image.module != nullptr) api_.cuModuleUnload(image.module);
+    }
     if (context_ != nullptr) api_.cuDevicePrimaryCtxRelease(device_);
   }
 
@@ -111,14 +113,9 @@ class DriverDevice final : public Device {
     auto& entry = kernels_[name];
     if (entry == nullptr) {
       CUfunction function = nullptr;
-      for (CUmodule module : modules_) {
-        if (api_.cuModuleGetFunction(&function, module, name) == CUDA_SUCCESS) break;
-        function = nullptr;
-      }
-      if (function == nullptr) {
+      if (absl::Status s = FindFunction(name, function); !s.ok()) {
         kernels_.erase(name);
-        return absl::NotFoundError(
-            absl::StrCat("the ", info_.image, " image has no kernel ", name));
+        return s;
       }
       size_t offset = 0;
       size_t bytes = 0;
@@ -235,6 +232,11 @@ class DriverDevice final : public Device {
   }
 
  private:
+  struct Image {
+    const KernelImage* image;
+    CUmodule module;  // null until it is loaded
+  };
+
   static double Mib(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
   static CUdeviceptr At(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
@@ -278,23 +280,46 @@ class DriverDevice final : public Device {
       return absl::FailedPreconditionError(
           absl::StrCat("this program was built without kernels for ", info_.image));
     }
+    // Code for this card is loaded at once, which takes a moment. PTX has to be compiled, which
+    // takes minutes for all of it, so a source is loaded when its first kernel is looked for.
+    const bool is_ptx = image != "native";
     for (const KernelImage& entry : images) {
-      // Messages of the compiler inside the driver, where it has to compile.
-      std::array<char, 2048> log{};
-      CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-      void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
-      CUmodule module = nullptr;
-      const CUresult result = api_.cuModuleLoadDataEx(&module, entry.data, 2, options, values);
-      if (result != CUDA_SUCCESS) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            api_.Check(result, absl::StrCat("loading the ", info_.image, " kernels of ",
-                                            entry.source, " on ", card))
-                .message(),
-            log[0] == '\0' ? "" : ": ", log.data()));
-      }
-      modules_.push_back(module);
+      images_.push_back({&entry, nullptr});
+      if (is_ptx) continue;
+      if (absl::Status s = LoadImage(images_.back()); !s.ok()) return s;
     }
     return absl::OkStatus();
+  }
+
+  absl::Status LoadImage(Image& image) {
+    // Messages of the compiler inside the driver, where it has to compile.
+    std::array<char, 2048> log{};
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
+    const CUresult result =
+        api_.cuModuleLoadDataEx(&image.module, image.image->data, 2, options, values);
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
+    image.module = nullptr;
+    const std::string what = absl::StrCat("loading the ", info_.image, " kernels of ",
+                                          image.image->source, " on ", info_.name);
+    return absl::FailedPreconditionError(
+        absl::StrCat(api_.Check(result, what).message(), log[0] == '\0' ? "" : ": ", log.data()));
+  }
+
+  absl::Status FindFunction(const char* name, CUfunction& function) {
+    const std::string entry = absl::StrCat(".entry ", name, "(");
+    for (Image& image : images_) {
+      if (image.module == nullptr) {
+        const std::string_view ptx(reinterpret_cast<const char*>(image.image->data),
+                                   image.image->bytes);
+        if (ptx.find(entry) == std::string_view::npos) continue;
+        if (absl::Status s = LoadImage(image); !s.ok()) return s;
+      }
+      if (api_.cuModuleGetFunction(&function, image.module, name) == CUDA_SUCCESS) {
+        return absl::OkStatus();
+      }
+    }
+    return absl::NotFoundError(absl::StrCat("the ", info_.image, " image has no kernel ", name));
   }
 
   void Free(void* data) override { Keep(api_.cuMemFree(At(data)), "freeing device memory"); }
@@ -322,7 +347,7 @@ class DriverDevice final : public Device {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
-  std::vector<CUmodule> modules_;
+  std::vector<Image> images_;
   std::vector<void*> pinned_;
   std::map<std::string, std::unique_ptr<DriverKernel>, std::less<>> kernels_;
   absl::Status status_;  // the first thing that went wrong
