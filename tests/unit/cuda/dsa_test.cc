@@ -144,12 +144,12 @@ TEST_F(DsaOnCuda, LatentsTooLargeForTheStoredFormAreCounted) {
   const auto q = Poisoned<float>(2 * s.heads * s.nope);
   const auto index_q = Poisoned<float>(2 * s.index_heads * s.index_dim);
   const auto index_w = Poisoned<float>(2 * s.index_heads);
-  EXPECT_EQ(Must(cuda_->saturation_counts()).e4m3, 0u);
+  EXPECT_EQ(cuda_->saturation_counts().e4m3, 0u);
   Must(cuda_->BeginStep({}, segments));
   op->Run(x.as<float>(), segments, 2, kv.device(), {ring.as<float>(), 0, kRingRows},
           {q.as<float>(), index_q.as<float>(), index_w.as<float>()},
           Workspace(op->WorkspaceBytes(2)));
-  EXPECT_GT(Must(cuda_->saturation_counts()).e4m3, 100u);
+  EXPECT_GT(cuda_->saturation_counts().e4m3, 100u);
   const TwinPages::Snapshot now(kv);
   for (float v : kv.Latents(now.layer(), 0, 2)) EXPECT_LE(std::abs(v), 448.0f);
 }
