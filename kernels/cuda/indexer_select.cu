@@ -56,13 +56,18 @@ QUARTET_DEVICE void CountDigit(int* histogram, bool valid, int digit) {
 }
 
 // Finds the highest digit such that at least `wanted` of the counted have it or a higher one, and
-// how many have a higher one. One warp.
+// how many have a higher one. Leaves the histogram empty. One warp.
 QUARTET_DEVICE void FindDigit(SelectShared& shared, int wanted) {
   constexpr int kEach = kDigits / 32;
   const int top = kDigits - 1 - Lane() * kEach;  // this lane's highest digit
+  int counts[kEach];
   int sum = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) sum += shared.histogram[top - i];
+  for (int i = 0; i < kEach; ++i) {
+    counts[i] = shared.histogram[top - i];
+    shared.histogram[top - i] = 0;
+    sum += counts[i];
+  }
   int upto = sum;
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -70,24 +75,24 @@ QUARTET_DEVICE void FindDigit(SelectShared& shared, int wanted) {
     if (Lane() >= offset) upto += other;
   }
   int before = upto - sum;
-  if (before < wanted && wanted <= upto) {
-    int digit = top;
-    while (before + shared.histogram[digit] < wanted) before += shared.histogram[digit--];
-    shared.digit = digit;
-    shared.before = before;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (before < wanted && wanted <= before + counts[i]) {
+      shared.digit = top - i;
+      shared.before = before;
+    }
+    before += counts[i];
   }
 }
 
 // The `wanted`-th largest of the keys that `each` hands to its argument as (valid, key), by all
 // threads alike; of its bits only those from LastShift on, a multiple of 8, the others zero. *above
-// gets how many are larger in those bits.
+// gets how many are larger in those bits. The histogram is empty before and after.
 template <int LastShift = 0, class Each>
 QUARTET_DEVICE uint32_t SelectKey(SelectShared& shared, int wanted, const Each& each, int* above) {
   uint32_t prefix = 0;
   int larger = 0;
   for (int shift = 24; shift >= LastShift; shift -= 8) {
-    if (threadIdx.x < kDigits) shared.histogram[threadIdx.x] = 0;
-    __syncthreads();
     each([&](bool valid, uint32_t key) {
       const bool counted = valid && (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8));
       CountDigit(shared.histogram, counted, static_cast<int>(key >> shift & 0xFF));
@@ -228,7 +233,7 @@ QUARTET_DEVICE uint32_t SelectFromList(SelectShared& shared, int listed, int cou
   int at_cut = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    at_cut += __syncthreads_count(pool[i] >= 0 && key[i] == cut);
+    if (i < used) at_cut += __syncthreads_count(pool[i] >= 0 && key[i] == cut);
   }
   uint32_t tie_cut = 0;
   if (at_cut > topk - above) {
@@ -350,6 +355,8 @@ QUARTET_KERNEL(index_select, 1024, 1, IndexSelectParams) {
     return;
   }
   const RowScores scores = {p.scores + blockIdx.x * p.stride, candidates};
+  if (threadIdx.x < kDigits) shared.histogram[threadIdx.x] = 0;
+  __syncthreads();
   const uint32_t bound = LowerBound(shared, scores, p.topk);
   const int listed = Collect(shared, scores, bound);
   uint32_t cut = 0;

@@ -229,7 +229,27 @@ class TwinPages {
     }
     return all;
   }
-  const std::vector<std::byte>& host_bytes() const { return bytes_; }
+  // How many bytes that belong to no latent and no complete pool of the first `tokens[s]` positions
+  // of sequence s were written. For pages that were never filled.
+  size_t StrayBytes(const Snapshot& now, const std::vector<int>& tokens) const {
+    std::vector<bool> owned(bytes_.size());
+    const auto own = [&](const std::byte* from, int64_t bytes) {
+      std::fill_n(owned.begin() + (from - bytes_.data()), bytes, true);
+    };
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      for (int t = 0; t < tokens[s]; ++t) {
+        own(cpu::LatentRow(host_, pages_[s], t, shape_.rank), latent_row_bytes());
+      }
+      for (int m = 0; m < tokens[s] / shape_.kpool; ++m) {
+        own(cpu::PoolKeyRow(host_, pages_[s], m, shape_.kpool, shape_.index_dim), key_row_bytes());
+      }
+    }
+    size_t stray = 0;
+    for (size_t i = 0; i < owned.size(); ++i) {
+      stray += !owned[i] && now.bytes()[i] != std::byte{0xFF};
+    }
+    return stray;
+  }
 
  private:
   static int64_t Align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
