@@ -93,6 +93,7 @@ void Exl3Linear::FewRows(const float* x, int64_t x_stride, int rows, const Exl3C
 }
 
 void Exl3Linear::ManyRows(const float* x, int64_t x_stride, int rows, const Buffers& b) const {
+  const int row_tile = Exl3Gemm::RowTile(rows);
   Exl3Positions positions;
   positions.single = bank_.weights[0];
   positions.count = rows;
@@ -114,7 +115,7 @@ void Exl3Linear::ManyRows(const float* x, int64_t x_stride, int rows, const Buff
                   .out = static_cast<int32_t>(padded_out_),
                   .matrices = 1,
                   .first_matrix = 0},
-                 static_cast<int>(CeilDiv(rows, exl3::kLeastRowTile)));
+                 row_tile, static_cast<int>(CeilDiv(rows, row_tile)));
 }
 
 void Exl3Linear::Run(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,

@@ -9,9 +9,14 @@ namespace {
 
 using namespace exl3;  // NOLINT
 
-constexpr int kStages = 3;  // of inputs in shared memory: 48 KiB at most
-constexpr int kRowGroups = kRowTile / 8;
-constexpr int kStageHalves = kRowTile * kUnitInputs;
+// What is multiplied at once: `kRows` rows, of which `kStages` units of inputs are in shared
+// memory.
+template <int kRows>
+struct Tile {
+  static constexpr int kRowGroups = kRows / 8;
+  static constexpr int kStages = kRows > kSmallRowTile ? 3 : 4;  // 48 KiB at most
+  static constexpr int kStageHalves = kRows * kUnitInputs;
+};
 
 // Transforms the lane's four elements of a block and stores them as FP16 at `row`.
 QUARTET_DEVICE void StoreInputs(float* v, uint16_t* row, int block,
@@ -36,10 +41,11 @@ QUARTET_DEVICE int ExpertAt(const Exl3Positions& positions, int position) {
 }
 
 // One stage of a tile's inputs; rows that are not there become zeros.
+template <int kRows>
 QUARTET_DEVICE void CopyStage(const Exl3GemmParams& p, const Exl3RowTile& tile,
                               const uint16_t* inputs, int unit, __half* stage) {
 #pragma unroll
-  for (int i = 0; i < kRowTile * 8 / kThreads; ++i) {
+  for (int i = 0; i < kRows * 8 / kThreads; ++i) {
     const int piece = static_cast<int>(threadIdx.x) + i * kThreads;
     const int row = piece / 8;
     const bool valid = row < tile.rows;
@@ -153,10 +159,13 @@ QUARTET_DEVICE void DecodeNext(int bits, WeightStream& stream, Exl3Codebook code
 }
 
 // `strip`: the warp's first; those beyond the matrix are not there.
-template <bool kMul1, bool kColumnMajor>
+template <int kRows, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& tile,
                                  const Exl3Weights& w, const uint16_t* inputs, int strip, float* to,
                                  __half* shared) {
+  constexpr int kStages = Tile<kRows>::kStages;
+  constexpr int kStageHalves = Tile<kRows>::kStageHalves;
+  constexpr int kRowGroups = Tile<kRows>::kRowGroups;
   const int units = p.in / kUnitInputs;
   const int strips = p.out / kStrip;
   WeightStream stream;
@@ -169,7 +178,7 @@ QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& til
   }
   __syncthreads();  // the stages may still be read by a product before this one
   for (int i = 0; i < kStages - 1; ++i) {
-    if (i < units) CopyStage(p, tile, inputs, i, shared + i * kStageHalves);
+    if (i < units) CopyStage<kRows>(p, tile, inputs, i, shared + i * kStageHalves);
     CopyAsyncCommit();
   }
   int stage = 0;
@@ -182,7 +191,7 @@ QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& til
     const int next = unit + kStages - 1;
     if (next < units) {
       const int free = stage == 0 ? kStages - 1 : stage - 1;
-      CopyStage(p, tile, inputs, next, shared + free * kStageHalves);
+      CopyStage<kRows>(p, tile, inputs, next, shared + free * kStageHalves);
     }
     CopyAsyncCommit();
 #pragma unroll
@@ -206,13 +215,14 @@ QUARTET_DEVICE void MultiplyTile(const Exl3GemmParams& p, const Exl3RowTile& til
   }
 }
 
-template <bool kMul1, bool kColumnMajor>
+template <int kRowTile, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void Gemm(const Exl3GemmParams& p) {
-  __shared__ __align__(128) uint16_t stages[kStages * kStageHalves];
+  constexpr int kRows = kRowTile < kMostRowsAtOnce ? kRowTile : kMostRowsAtOnce;
+  __shared__ __align__(128) uint16_t stages[Tile<kRows>::kStages * Tile<kRows>::kStageHalves];
   auto* shared = reinterpret_cast<__half*>(stages);
   const Exl3Positions& positions = p.positions;
   const int index = static_cast<int>(blockIdx.y);
-  // The grid is for tiles of the least size and for the most there can be.
+  // The grid is for the most tiles there can be.
   const int count = positions.tiles == nullptr ? (positions.count + kRowTile - 1) / kRowTile
                                                : *positions.tile_count;
   if (index >= count) return;
@@ -229,7 +239,10 @@ QUARTET_DEVICE void Gemm(const Exl3GemmParams& p) {
   constexpr int kStripsOfWarp = kColumnTile / kStrip / kWarps;
   for (int s = 0; s < kStripsOfWarp; s += kStripsAtOnce) {
     const int strip = (column_tile * kWarps + Warp()) * kStripsOfWarp + s;
-    MultiplyTile<kMul1, kColumnMajor>(p, tile, w, inputs, strip, to, shared);
+    for (int first = 0; first < tile.rows; first += kRows) {
+      const Exl3RowTile rows = {tile.expert, tile.first + first, min(kRows, tile.rows - first)};
+      MultiplyTile<kRows, kMul1, kColumnMajor>(p, rows, w, inputs, strip, to, shared);
+    }
   }
 }
 
@@ -276,17 +289,29 @@ QUARTET_KERNEL(exl3_transform_activations, kThreads, 1, Exl3TransformParams) {
   }
 }
 
-QUARTET_KERNEL(exl3_gemm_sum_sm80, kThreads, 1, Exl3GemmParams) {
-  Gemm<false, false>(p);
+QUARTET_KERNEL(exl3_gemm_small_sum_sm80, kThreads, 2, Exl3GemmParams) {
+  Gemm<kSmallRowTile, false, false>(p);
 }
-QUARTET_KERNEL(exl3_gemm_sum_colmajor, kThreads, 1, Exl3GemmParams) {
-  Gemm<false, true>(p);
+QUARTET_KERNEL(exl3_gemm_small_sum_colmajor, kThreads, 2, Exl3GemmParams) {
+  Gemm<kSmallRowTile, false, true>(p);
 }
-QUARTET_KERNEL(exl3_gemm_mul1_sm80, kThreads, 1, Exl3GemmParams) {
-  Gemm<true, false>(p);
+QUARTET_KERNEL(exl3_gemm_small_mul1_sm80, kThreads, 2, Exl3GemmParams) {
+  Gemm<kSmallRowTile, true, false>(p);
 }
-QUARTET_KERNEL(exl3_gemm_mul1_colmajor, kThreads, 1, Exl3GemmParams) {
-  Gemm<true, true>(p);
+QUARTET_KERNEL(exl3_gemm_small_mul1_colmajor, kThreads, 2, Exl3GemmParams) {
+  Gemm<kSmallRowTile, true, true>(p);
+}
+QUARTET_KERNEL(exl3_gemm_large_sum_sm80, kThreads, 1, Exl3GemmParams) {
+  Gemm<kLargeRowTile, false, false>(p);
+}
+QUARTET_KERNEL(exl3_gemm_large_sum_colmajor, kThreads, 1, Exl3GemmParams) {
+  Gemm<kLargeRowTile, false, true>(p);
+}
+QUARTET_KERNEL(exl3_gemm_large_mul1_sm80, kThreads, 1, Exl3GemmParams) {
+  Gemm<kLargeRowTile, true, false>(p);
+}
+QUARTET_KERNEL(exl3_gemm_large_mul1_colmajor, kThreads, 1, Exl3GemmParams) {
+  Gemm<kLargeRowTile, true, true>(p);
 }
 
 }  // namespace quartet::cuda

@@ -1,7 +1,6 @@
 // The mixture of experts around its products: choice of experts, grouping, sums.
 
 #include "kernels/cuda/device/exl3_input.cuh"
-#include "kernels/cuda/device/exl3_tiles.cuh"
 #include "kernels/cuda/moe_params.h"
 
 namespace quartet::cuda {
@@ -182,13 +181,13 @@ QUARTET_KERNEL(moe_sort, 256, 1, MoeSortParams) {
   int begin = 0, first_tile = 0;
   for (int e = 0; e < expert; ++e) {
     begin += counts[e];
-    first_tile += (counts[e] + exl3::kRowTile - 1) / exl3::kRowTile;
+    first_tile += (counts[e] + p.row_tile - 1) / p.row_tile;
   }
   const int size = counts[expert];
-  const int tiles = (size + exl3::kRowTile - 1) / exl3::kRowTile;
+  const int tiles = (size + p.row_tile - 1) / p.row_tile;
   for (int i = static_cast<int>(threadIdx.x); i < tiles; i += 256) {
-    p.tiles[first_tile + i] = {expert, begin + i * exl3::kRowTile,
-                               min(exl3::kRowTile, size - i * exl3::kRowTile)};
+    p.tiles[first_tile + i] = {expert, begin + i * p.row_tile,
+                               min(p.row_tile, size - i * p.row_tile)};
   }
   if (expert == p.experts - 1 && threadIdx.x == 0) *p.tile_count = first_tile + tiles;
 

@@ -113,7 +113,9 @@ size_t Exl3Experts::WorkspaceBytes(int max_rows) const {
   if (max_rows > kFewRows) {
     WorkspaceCutter cutter;
     CutPrefill(cutter, std::min(max_rows, kPrefillRows));
-    bytes = std::max(bytes, cutter.used());
+    // Fewer rows may have more tiles, smaller ones.
+    const size_t more_tiles = kPrefillRows * top_k_ / exl3::kSmallRowTile * sizeof(Exl3RowTile);
+    bytes = std::max(bytes, cutter.used() + more_tiles);
   }
   return bytes;
 }
@@ -244,10 +246,15 @@ void Exl3Experts::Run(const float* x, int rows, const RouterChoice& choice, floa
 
 // ---- many rows
 
+// By the rows that an expert has on average.
+int Exl3Experts::RowTile(int rows) const {
+  return Exl3Gemm::RowTile(static_cast<int64_t>(rows) * top_k_ / experts_);
+}
+
 // Every expert's last tile may be nearly empty.
 int Exl3Experts::MostTiles(int rows) const {
   const int slots = rows * top_k_;
-  return slots / exl3::kLeastRowTile + std::min(slots, experts_);
+  return slots / RowTile(rows) + std::min(slots, experts_);
 }
 
 Exl3Experts::PrefillBuffers Exl3Experts::CutPrefill(WorkspaceCutter& cutter, int rows) const {
@@ -289,7 +296,8 @@ void Exl3Experts::SelectMany(int rows, const RouterChoice& choice, const Prefill
                                          .places = b.places,
                                          .expert_of = b.expert_of,
                                          .tiles = b.tiles,
-                                         .tile_count = b.tile_count});
+                                         .tile_count = b.tile_count,
+                                         .row_tile = RowTile(rows)});
 }
 
 void Exl3Experts::Prefill(const float* x, int rows, const RouterChoice& choice, float* partial,
@@ -325,7 +333,7 @@ void Exl3Experts::Prefill(const float* x, int rows, const RouterChoice& choice, 
                   .out = inner,
                   .matrices = 2,
                   .first_matrix = 0},
-                 MostTiles(rows));
+                 RowTile(rows), MostTiles(rows));
   gemm_.TransformActivations({.positions = positions,
                               .inputs = b.activations,
                               .in = inner,
@@ -344,7 +352,7 @@ void Exl3Experts::Prefill(const float* x, int rows, const RouterChoice& choice, 
                   .out = hidden,
                   .matrices = 1,
                   .first_matrix = 2},
-                 MostTiles(rows));
+                 RowTile(rows), MostTiles(rows));
   Combine(rows, 1, b.slots, b.places, b.down, partial);
 }
 

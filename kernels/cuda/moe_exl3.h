@@ -65,6 +65,7 @@ class Exl3Experts final : public RoutedExperts {
     float* down = nullptr;            // [slots][hidden], where `inputs` was
   };
   PrefillBuffers CutPrefill(WorkspaceCutter& cutter, int rows) const;
+  int RowTile(int rows) const;
   int MostTiles(int rows) const;
   int Groups(int rows) const;
   void Decode(const float* x, int rows, const RouterChoice& choice, float* partial,

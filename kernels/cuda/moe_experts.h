@@ -2,7 +2,6 @@
 #define QUARTET_KERNELS_CUDA_MOE_EXPERTS_H_
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -44,8 +44,9 @@ struct MoeSortParams {
   int32_t* sorted;      // [count]: the slot at a position
   int32_t* places;      // [count]: the position of a slot
   int32_t* expert_of;   // [count]: of a position
-  Exl3RowTile* tiles;   // [count / kLeastRowTile + experts]
+  Exl3RowTile* tiles;   // [count / row_tile + experts]
   int32_t* tile_count;  // [1]
+  int32_t row_tile;     // the most rows of a tile
 };
 
 // partial += sum over a row's slots, first choice first, of weight * (output transform of its

@@ -19,9 +19,10 @@ constexpr int RowWords(int inputs) {
   return inputs / 16 * kTileWords + 16;
 }
 
-// Products of many rows: one block multiplies a tile of rows (64 or 128 of them, as the
-// architecture allows) with kColumnTile outputs.
-constexpr int kLeastRowTile = 64;
+// Products of many rows: one block multiplies a tile of rows with kColumnTile outputs. Small tiles
+// waste less where an expert has few rows, large ones decode the weights less often.
+constexpr int kSmallRowTile = 64;
+constexpr int kLargeRowTile = 128;
 constexpr int kColumnTile = 256;
 
 }  // namespace quartet::cuda::exl3

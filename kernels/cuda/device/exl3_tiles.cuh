@@ -8,12 +8,13 @@
 
 namespace quartet::cuda::exl3 {
 
-// Rows of a tile, and strips that a warp decodes at once: what the registers of its sums allow.
+// Rows that a decoded unit is multiplied with, and strips that a warp decodes at once: what the
+// registers of its sums allow.
 #if QUARTET_ARCH >= 800
-constexpr int kRowTile = 128;
+constexpr int kMostRowsAtOnce = kLargeRowTile;
 constexpr int kStripsAtOnce = 2;
 #else
-constexpr int kRowTile = kLeastRowTile;
+constexpr int kMostRowsAtOnce = kSmallRowTile;
 constexpr int kStripsAtOnce = 1;
 #endif
 
