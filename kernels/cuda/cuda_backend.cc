@@ -24,11 +24,12 @@ class GraphRecording final : public ops::Recording {
 class Backend final : public CudaBackend {
  public:
   Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters,
-          std::unique_ptr<RowSampler> row_sampler)
+          std::unique_ptr<RowSampler> row_sampler, const MoeTestHook* hook)
       : device_(device),
         step_(std::move(step)),
         counters_(std::move(counters)),
-        row_sampler_(std::move(row_sampler)) {
+        row_sampler_(std::move(row_sampler)),
+        hook_(hook) {
     context_ = {&device_, step_.get(), counters_.as<SaturationCounters>(), cublas_.get()};
     device_.Fill(counters_.data(), 0, sizeof(SaturationCounters));
   }
@@ -88,7 +89,7 @@ class Backend final : public CudaBackend {
     return PrepareMlpOp(weights, context_);
   }
   absl::StatusOr<std::unique_ptr<ops::Moe>> PrepareMoe(const ops::MoeWeights& weights) override {
-    return PrepareMoeOp(weights, context_);
+    return PrepareMoeOp(weights, context_, hook_);
   }
   absl::StatusOr<std::unique_ptr<ops::MtpEntry>> PrepareMtpEntry(
       const ops::MtpEntryWeights& weights) override {
@@ -144,12 +145,14 @@ class Backend final : public CudaBackend {
   Context context_;
   ops::SaturationCounts counts_;
   std::unique_ptr<RowSampler> row_sampler_;
+  const MoeTestHook* const hook_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
-                                                             const StepLimits& limits) {
+                                                             const StepLimits& limits,
+                                                             const MoeTestHook* hook) {
   absl::StatusOr<std::unique_ptr<StepState>> step = StepState::Create(device, limits);
   if (!step.ok()) return step.status();
   absl::StatusOr<Buffer> counters = device.Allocate(sizeof(SaturationCounters), "counters");
@@ -157,7 +160,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
   absl::StatusOr<std::unique_ptr<RowSampler>> sampler = RowSampler::Make(device, SamplerLimits());
   if (!sampler.ok()) return sampler.status();
   return std::make_unique<Backend>(device, *std::move(step), *std::move(counters),
-                                   *std::move(sampler));
+                                   *std::move(sampler), hook);
 }
 
 }  // namespace quartet::cuda

@@ -17,9 +17,13 @@ namespace quartet::cuda {
 // on the device's stream.
 class CudaBackend : public ops::Backend {};
 
-// The device must outlive the backend, the backend its ops.
+struct MoeTestHook;
+
+// The device must outlive the backend, the backend its ops. `hook` is for measurements (moe.h) and
+// outlives the ops.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
-                                                             const StepLimits& limits);
+                                                             const StepLimits& limits,
+                                                             const MoeTestHook* hook = nullptr);
 
 }  // namespace quartet::cuda
 

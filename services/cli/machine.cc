@@ -237,6 +237,17 @@ Finding LookForPrograms(const std::string& folder) {
           "build them all: scripts/quickstart.sh, or ninja in the build folder"};
 }
 
+namespace {
+
+// Beside a configuration alone, which describes a shape, there is nothing to serve.
+bool HasWeights(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "model.safetensors", error) ||
+         fs::exists(folder / "model.safetensors.index.json", error);
+}
+
+}  // namespace
+
 Finding LookForModels(const std::string& models) {
   std::vector<std::string> found;
   std::error_code error;
@@ -246,7 +257,7 @@ Finding LookForModels(const std::string& models) {
     const boost::json::value value = boost::json::parse(config, failed);
     if (failed || !value.is_object()) continue;
     const boost::json::value* type = value.get_object().if_contains("model_type");
-    if (type == nullptr || !type->is_string()) continue;
+    if (type == nullptr || !type->is_string() || !HasWeights(it->path())) continue;
     found.push_back(
         absl::StrCat(it->path().filename().string(), " (", type->get_string().c_str(), ")"));
   }

@@ -4,15 +4,19 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "kernels/bench/cuda_timing.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/moe.h"
 #include "shard_worker/checkpoint/synthetic.h"
 #include "shard_worker/model/model.h"
 
@@ -98,7 +102,9 @@ class Bench {
     bytes_ = CountBytes(config_, weights);
     const int pages = options_.max_context / static_cast<int>(kTokensPerPage) + 1;
     backend_ = CheckOk(cuda::MakeCudaBackend(
-        *device_, {.max_rows = options_.prefill, .max_segments = 8, .max_pages = 8 * pages}));
+        *device_, {.max_rows = options_.prefill, .max_segments = 8, .max_pages = 8 * pages},
+        &hook_));
+    DrawExperts();
     const auto load = std::chrono::steady_clock::now();
     int64_t stored = 0;
     ModelOps ops = CheckOk(LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
@@ -136,6 +142,41 @@ class Bench {
   }
 
  private:
+  // Layers with random weights tend to choose the same experts, so every row's are drawn uniformly.
+  void DrawExperts() {
+    std::mt19937 bits(1);
+    for (int row = 0; row < options_.prefill; ++row) {
+      std::set<int32_t> chosen;
+      while (chosen.size() < static_cast<size_t>(config_.experts_per_token)) {
+        chosen.insert(static_cast<int32_t>(bits() % config_.experts));
+      }
+      experts_.insert(experts_.end(), chosen.begin(), chosen.end());
+    }
+    forced_ = CheckOk(device_->Allocate(experts_.size() * sizeof(int32_t), "forced experts"));
+    CheckOk(device_->CopyIn(forced_.data(), experts_.data(), experts_.size() * sizeof(int32_t)));
+    hook_.forced_experts = forced_.as<int32_t>();
+  }
+
+  int DistinctExperts(int rows) const {
+    return static_cast<int>(
+        std::set<int32_t>(experts_.begin(), experts_.begin() + rows * config_.experts_per_token)
+            .size());
+  }
+
+  void PrintHidden(int rows) {
+    std::vector<float> h(rows * config_.hidden);
+    CheckOk(backend_->CopyOut(h.data(), model_->activations().h, h.size() * sizeof(float)));
+    double squares = 0;
+    int64_t nans = 0;
+    for (const float v : h) {
+      squares += static_cast<double>(v) * v;
+      nans += std::isnan(v);
+    }
+    std::printf("  %d different experts a layer; hidden rows: root mean square %.3f, %lld NaN\n",
+                DistinctExperts(rows), std::sqrt(squares / static_cast<double>(h.size())),
+                static_cast<long long>(nans));
+  }
+
   ops::Segment Segment(int rows, int position) const {
     return {.row_begin = 0, .rows = rows, .slot = 0, .position = position, .pages = pages_};
   }
@@ -154,10 +195,7 @@ class Bench {
     steps(3);
     CheckOk(device_->Synchronize());
     const double ms = CheckOk(device_->Milliseconds([&] { steps(kSteps); })) / kSteps;
-    // Uniform draws: how many different experts `window` rows of `top_k` choose.
-    const double experts = static_cast<double>(config_.experts);
-    const double missed = std::pow(1 - config_.experts_per_token / experts, window);
-    const double distinct = experts * (1 - missed);
+    const int distinct = DistinctExperts(window);
     const double state =
         2.0 * pools_->recurrent_floats() * sizeof(float) * config_.CountLayers(AttentionKind::kKda);
     const double keys = static_cast<double>(context) / config_.index_kpool *
@@ -168,6 +206,7 @@ class Bench {
     std::snprintf(what, sizeof(what), "decode, %d row%s at %d tokens (%.2f GB)", window,
                   window == 1 ? "" : "s", context, total / 1e9);
     bench::PrintLine(what, ms * 1000, total, ceilings, total / ceilings.read_gbs / 1e3);
+    PrintHidden(window);
   }
 
   void Prefill(int offset) {
@@ -182,18 +221,16 @@ class Bench {
     }
     std::printf("prefill of %d tokens at offset %d: %.1f ms, %.0f tokens/s\n", options_.prefill,
                 offset, best, options_.prefill / best * 1000);
-    std::vector<float> h(config_.hidden);
-    CheckOk(backend_->CopyOut(h.data(), model_->activations().h, h.size() * sizeof(float)));
-    double squares = 0;
-    for (const float v : h) squares += static_cast<double>(v) * v;
-    std::printf("  first hidden row: root mean square %.3f\n",
-                std::sqrt(squares / static_cast<double>(h.size())));
+    PrintHidden(options_.prefill);
   }
 
   const Options options_;
   std::unique_ptr<cuda::Device> device_;
   const ModelConfig config_;
   StepBytes bytes_;
+  cuda::MoeTestHook hook_;
+  std::vector<int32_t> experts_;  // [prefill, top_k]
+  cuda::Buffer forced_;           // the same on the device
   std::unique_ptr<cuda::CudaBackend> backend_;
   std::unique_ptr<Collectives> collectives_ = MakeSingleRank();
   std::unique_ptr<Pools> pools_;
@@ -213,6 +250,7 @@ int main(int argc, char** argv) {
   app.add_option("--kv-dtype", options.kv_dtype, "fp32, fp16 or fp8_e4m3")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   quartet::Bench bench(options);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   bench.Load();
   bench.Run();
 }

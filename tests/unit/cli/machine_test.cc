@@ -99,6 +99,8 @@ TEST(LookForModels, ListsCheckpointsWithTheirType) {
   EXPECT_EQ(finding.level, Level::kOk);
   EXPECT_THAT(finding.found, HasSubstr("quartet-demo-exl3 (glm5_next)"));
   EXPECT_THAT(finding.found, Not(HasSubstr("README")));
+  // A configuration without weights is nothing to serve.
+  EXPECT_THAT(finding.found, Not(HasSubstr("glm-5.3-flash (")));
   EXPECT_EQ(LookForModels("/nowhere").level, Level::kWarn);
 }
 
