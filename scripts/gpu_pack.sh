@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 scripts/install_packages.sh build
 mkdir -p build
 cmake --preset cuda >build/configure-cuda.log || { cat build/configure-cuda.log; exit 1; }
-mapfile -t programs < <(ninja -C build/cuda -t targets all | sed -n 's/^bin\/\([^:]*\(_gpu\|cuda[^:]*_bench\|quartet-cuda-ceilings\)\): .*/\1/p' | sort -u)
+mapfile -t programs < <(ninja -C build/cuda -t targets all | sed -n 's/^bin\/\([^:]*\(_gpu\|cuda[^:]*_bench\|quartet-cuda-ceilings\|gpu_collectives\|quartet-full-size-bench\)\): .*/\1/p' | sort -u)
 programs+=(quartet quartet-coordinator quartet-gateway quartet-shard-worker)
 NINJA_STATUS='[%f of %t] ' ninja -C build/cuda "${programs[@]}"
 
