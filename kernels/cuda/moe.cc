@@ -81,7 +81,6 @@ class MoeOp final : public ops::Moe {
     if (!bias.ok()) return bias.status();
     op->bias_ = *std::move(bias);
     absl::StatusOr<std::unique_ptr<ops::Mlp>> shared = PrepareMlpOp(w.shared, context);
-    if (absl::IsUnimplemented(shared.status())) shared = MakeSharedExpert(context, w.shared);
     if (!shared.ok()) return shared.status();
     op->shared_ = *std::move(shared);
     const size_t exl3 = CountExl3(w);

@@ -231,13 +231,6 @@ QUARTET_KERNEL(moe_combine, 32 * kMaxTopK, 1, MoeCombineParams) {
   }
 }
 
-QUARTET_KERNEL(moe_glu, 256, 1, MoeGluParams) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
-  if (i >= p.count) return;
-  const float* gate = p.gate_up + i / p.inner * 2 * p.inner + i % p.inner;
-  p.activation[i] = exl3::ClampedSwiGlu(gate[0], gate[p.inner], p.limit);
-}
-
 namespace {
 
 QUARTET_DEVICE float DenseDot(const uint16_t* w, const float* x, int count) {

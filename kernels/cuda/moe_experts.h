@@ -38,10 +38,6 @@ absl::StatusOr<std::unique_ptr<RoutedExperts>> MakeExl3Experts(
 absl::StatusOr<std::unique_ptr<RoutedExperts>> MakeDenseExperts(
     Context& context, const std::vector<ops::MlpWeights>& experts, int top_k);
 
-// The expert that every row uses, from PackedLinear alone: where PrepareMlpOp has no op for it.
-absl::StatusOr<std::unique_ptr<ops::Mlp>> MakeSharedExpert(Context& context,
-                                                           const ops::MlpWeights& weights);
-
 }  // namespace quartet::cuda
 
 #endif  // QUARTET_KERNELS_CUDA_MOE_EXPERTS_H_

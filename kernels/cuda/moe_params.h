@@ -64,15 +64,6 @@ struct MoeCombineParams {
   int32_t used_out;
 };
 
-// activation [rows, inner] = glu(gate, up) of gate_up [rows, 2 * inner].
-struct MoeGluParams {
-  const float* gate_up;
-  float* activation;
-  int64_t count;  // rows * inner
-  int32_t inner;
-  float limit;
-};
-
 // Experts that are not EXL3, FP16, one warp an output of a slot. Grid (ceil(outputs / 8), slots).
 struct MoeDenseParams {
   const uint16_t* weights;  // [experts][stack][out][in], stack 2 (gate, up) or 1 (down)

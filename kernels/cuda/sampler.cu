@@ -2,7 +2,7 @@
 // block that is done last with a row puts its chunks together. Chunks are cut by id, whatever the
 // number of ranks, so that a row's result does not depend on it.
 
-#include "kernels/cuda/device/blocks.cuh"
+#include "kernels/cuda/device/arrive.cuh"
 #include "kernels/cuda/device/warp.cuh"
 #include "kernels/cuda/sampler_noise.cuh"
 
@@ -193,7 +193,7 @@ QUARTET_KERNEL(sample_scan, kSampleThreads, 5, SampleParamsCommon) {
   SampleChunkSums* chunks = p.chunks + static_cast<int64_t>(r) * gridDim.x;
   sums = BlockMerge(sums, scratch);
   if (threadIdx.x == 0) chunks[blockIdx.x] = sums;
-  if (!IsLastBlock(p.tickets + r, gridDim.x)) return;
+  if (!LastToArrive(p.tickets + r, gridDim.x)) return;
 
   if (cuts) ClearBins(p, r);
   sums = NoSums();
@@ -405,7 +405,7 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 5, SampleCutParams) {
       atomicAdd(&common.bin_masses[r * kSampleBins + i], mass);
     }
   }
-  if (!IsLastBlock(common.tickets + r, gridDim.x)) return;
+  if (!LastToArrive(common.tickets + r, gridDim.x)) return;
   WalkBins(p, r, row, state, floats);
   __syncthreads();
   ClearBins(common, r);
@@ -436,7 +436,7 @@ QUARTET_KERNEL(sample_draw, kSampleThreads, 5, SampleParamsCommon) {
     chunks[blockIdx.x].draw = best.value;
     chunks[blockIdx.x].draw_id = best.id;
   }
-  if (!IsLastBlock(p.tickets + r, gridDim.x)) return;
+  if (!LastToArrive(p.tickets + r, gridDim.x)) return;
   best = {0.0, -1};
   for (int c = static_cast<int>(threadIdx.x); c < static_cast<int>(gridDim.x);
        c += kSampleThreads) {

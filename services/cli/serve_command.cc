@@ -94,9 +94,8 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
     worker.title = absl::StrCat("shard worker ", i, " of ", flags.tensor_parallel_size);
     worker.log_file = log_file(absl::StrCat("shard-worker-", i));
     worker.argv = ProgramAndCommonFlags(programs, "quartet-shard-worker", flags);
-    Extend(worker.argv,
-           {"--coordinator", rendezvous, "--model", flags.model, "--device", flags.device, "--gpu",
-            absl::StrCat(i - 1)});
+    Extend(worker.argv, {"--coordinator", rendezvous, "--model", flags.model, "--device",
+                         flags.device, "--gpu", absl::StrCat(i - 1)});
     Append(worker.argv, "--gpu-image", flags.gpu_image);
     Append(worker.argv, "--threads", flags.threads);
     Append(worker.argv, "--kv-dtype", flags.kv_dtype);
