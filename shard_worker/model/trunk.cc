@@ -6,6 +6,15 @@
 namespace quartet {
 namespace {
 
+// Rows of a segment from which the chunked form of the recurrence pays.
+constexpr int kKdaChunkedRows = 128;
+
+int LongestSegment(std::span<const ops::Segment> segments) {
+  int longest = 0;
+  for (const ops::Segment& segment : segments) longest = std::max(longest, segment.rows);
+  return longest;
+}
+
 std::vector<int> Lengths(std::span<const ops::Segment> segments) {
   std::vector<int> lengths;
   for (const ops::Segment& segment : segments) lengths.push_back(segment.rows);
@@ -111,8 +120,13 @@ absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments,
   if (const auto* kda = std::get_if<KdaLayerOps>(&ops_.layers[layer].attention)) {
     const ops::KdaState state = pools_.kda_state(layer);
     kda->project->Run(a.x, segments, rows, state, a.kda, a.workspace);
-    // The step form for prefill too: a token's bits must not depend on how its prompt was cut.
-    kda->recurrence->Step(a.kda, segments, state, a.kda_o, a.workspace);
+    // On the CPU the step form for prefill too: the oracle's bits must not depend on how a prompt
+    // was cut. On a device chunks are faster.
+    if (!backend_.on_host() && LongestSegment(segments) >= kKdaChunkedRows) {
+      kda->recurrence->Chunked(a.kda, segments, state, a.kda_o, a.workspace);
+    } else {
+      kda->recurrence->Step(a.kda, segments, state, a.kda_o, a.workspace);
+    }
     kda->output->Run(a.kda_o, a.kda.gate, rows, a.y, a.workspace);
   } else {
     QUARTET_RETURN_IF_ERROR(Dsa(layer, std::get<DsaLayerOps>(ops_.layers[layer].attention),
