@@ -198,6 +198,8 @@ class Engine::Impl {
 
   void DeliverOutputs() {
     if (!core_.has_value()) return;
+    // As with plans: who has an answer finds its places free and itself counted.
+    metrics_.OnLedger(core_->GetLedger());
     const TimeUs now = NowUs();
     for (Output& output : core_->TakeOutputs()) {
       metrics_.OnOutput(output, now);
@@ -486,8 +488,10 @@ class Engine::Impl {
       step_deadline_ = step_sent_ + absl::Milliseconds(options_.step_deadline_ms);
       v1::ToWorker message;
       *message.mutable_plan() = ToProto(*plan);
-      SendToRanks(message);
+      // Counted before it leaves, so that who has the plan finds it counted.
       metrics_.OnPlan(*plan);
+      metrics_.OnLedger(core_->GetLedger());
+      SendToRanks(message);
     }
     DeliverOutputs();  // who was admitted
   }
