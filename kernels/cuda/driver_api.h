@@ -13,39 +13,41 @@
 namespace quartet::cuda {
 
 // Entry points of libcuda.so.1, found when it is first asked for.
-#define QUARTET_DRIVER_FUNCTIONS(F)                                                                \
-  F(cuInit)                                                                                        \
-  F(cuDeviceGetCount)                                                                              \
-  F(cuDeviceGet)                                                                                   \
-  F(cuDeviceGetName)                                                                               \
-  F(cuDeviceGetUuid)                                                                               \
-  F(cuDeviceGetAttribute)                                                                          \
-  F(cuDeviceTotalMem)                                                                              \
-  F(cuDevicePrimaryCtxRetain)                                                                      \
-  F(cuDevicePrimaryCtxRelease) F(cuCtxSetCurrent) F(cuCtxSynchronize) F(cuMemGetInfo)              \
-      F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemFreeHost) F(cuMemcpyHtoDAsync)           \
-          F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync) F(cuMemsetD8Async) F(cuStreamCreate)           \
-              F(cuStreamDestroy) F(cuStreamSynchronize) F(cuStreamQuery) F(cuModuleLoadData)       \
-                  F(cuModuleUnload) F(cuModuleGetFunction) F(cuFuncSetAttribute)                   \
-                      F(cuFuncGetAttribute) F(cuFuncGetParamInfo) F(cuLaunchKernel)                \
-                          F(cuGetErrorName) F(cuGetErrorString) F(cuEventCreate) F(cuEventDestroy) \
-                              F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
-                                  F(cuStreamBeginCapture) F(cuStreamEndCapture)                    \
-                                      F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)              \
-                                          F(cuGraphExecDestroy) F(cuGraphDestroy)                  \
-                                              F(cuModuleLoadDataEx)
+#define QUARTET_DRIVER_FUNCTIONS(F)                                                               \
+  F(cuInit)                                                                                       \
+  F(cuDeviceGetCount)                                                                             \
+  F(cuDeviceGet)                                                                                  \
+  F(cuDeviceGetName)                                                                              \
+  F(cuDeviceGetUuid)                                                                              \
+  F(cuDeviceGetAttribute)                                                                         \
+  F(cuDeviceTotalMem)                                                                             \
+  F(cuDevicePrimaryCtxRetain)                                                                     \
+  F(cuDevicePrimaryCtxRelease)                                                                    \
+  F(cuCtxSetCurrent)                                                                              \
+  F(cuCtxSynchronize) F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost)                \
+      F(cuMemFreeHost) F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)             \
+          F(cuMemsetD8Async) F(cuStreamCreate) F(cuStreamDestroy) F(cuStreamSynchronize)          \
+              F(cuStreamQuery) F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction)       \
+                  F(cuFuncSetAttribute) F(cuFuncGetAttribute) F(cuFuncGetParamInfo)               \
+                      F(cuLaunchKernel) F(cuGetErrorName) F(cuGetErrorString) F(cuEventCreate)    \
+                          F(cuEventDestroy) F(cuEventRecord) F(cuEventSynchronize)                \
+                              F(cuEventElapsedTime) F(cuStreamBeginCapture) F(cuStreamEndCapture) \
+                                  F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)                 \
+                                      F(cuGraphExecDestroy) F(cuGraphDestroy)                     \
+                                          F(cuModuleLoadDataEx)
 
 // Of memory that processes share.
-#define QUARTET_DRIVER_SHARING_FUNCTIONS(F)                                        \
-  F(cuCtxGetDevice)                                                                \
-  F(cuMemGetAllocationGranularity)                                                 \
-  F(cuMemCreate)                                                                   \
-  F(cuMemRelease)                                                                  \
-  F(cuMemAddressReserve)                                                           \
-  F(cuMemAddressFree)                                                              \
-  F(cuMemMap) F(cuMemUnmap) F(cuMemSetAccess) F(cuMemExportToShareableHandle)      \
-      F(cuMemImportFromShareableHandle) F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle) \
-          F(cuIpcCloseMemHandle)
+#define QUARTET_DRIVER_SHARING_FUNCTIONS(F)                                           \
+  F(cuCtxGetDevice)                                                                   \
+  F(cuMemGetAllocationGranularity)                                                    \
+  F(cuMemCreate)                                                                      \
+  F(cuMemRelease)                                                                     \
+  F(cuMemAddressReserve)                                                              \
+  F(cuMemAddressFree)                                                                 \
+  F(cuMemMap)                                                                         \
+  F(cuMemUnmap)                                                                       \
+  F(cuMemSetAccess) F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle) \
+      F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle) F(cuIpcCloseMemHandle)
 
 struct DriverApi {
 #define QUARTET_DECLARE(name) decltype(&::name) name = nullptr;
