@@ -13,6 +13,7 @@
 namespace quartet::cuda {
 
 // Entry points of libcuda.so.1, found when it is first asked for.
+// clang-format off
 #define QUARTET_DRIVER_FUNCTIONS(F)                                                               \
   F(cuInit)                                                                                       \
   F(cuDeviceGetCount)                                                                             \
@@ -35,8 +36,10 @@ namespace quartet::cuda {
                                   F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)                 \
                                       F(cuGraphExecDestroy) F(cuGraphDestroy)                     \
                                           F(cuModuleLoadDataEx)
+// clang-format on
 
 // Of memory that processes share.
+// clang-format off
 #define QUARTET_DRIVER_SHARING_FUNCTIONS(F)                                           \
   F(cuCtxGetDevice)                                                                   \
   F(cuMemGetAllocationGranularity)                                                    \
@@ -48,6 +51,7 @@ namespace quartet::cuda {
   F(cuMemUnmap)                                                                       \
   F(cuMemSetAccess) F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle) \
       F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle) F(cuIpcCloseMemHandle)
+// clang-format on
 
 struct DriverApi {
 #define QUARTET_DECLARE(name) decltype(&::name) name = nullptr;
