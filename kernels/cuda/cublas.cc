@@ -50,14 +50,15 @@ bool LoadFunctions(Functions& f) {
 
 class LoadedCublas final : public Cublas {
  public:
-  LoadedCublas(const Functions& functions, Handle handle, Buffer workspace)
-      : functions_(functions), handle_(handle), workspace_(std::move(workspace)) {}
+  LoadedCublas(Device& device, const Functions& functions, Handle handle, Buffer workspace)
+      : device_(device), functions_(functions), handle_(handle), workspace_(std::move(workspace)) {}
   ~LoadedCublas() override { functions_.destroy(handle_); }
 
   void Multiply(const Product& p) const override {
     // The library counts columns first: a row-major y is its y^T = w x^T.
     const float one = 1.0f;
     const float zero = 0.0f;
+    device_.NativeStream();  // the one that the handle knows is used
     const int result = functions_.gemm(
         handle_, kTranspose, kNoTranspose, static_cast<int>(p.out), static_cast<int>(p.rows),
         static_cast<int>(p.in), &one, p.w, kTypeF16, static_cast<int>(p.w_stride), p.x, kTypeF16,
@@ -73,6 +74,7 @@ class LoadedCublas final : public Cublas {
   }
 
  private:
+  Device& device_;
   const Functions functions_;
   Handle handle_;
   Buffer workspace_;
@@ -93,7 +95,7 @@ std::unique_ptr<Cublas> Cublas::Load(Device& device) {
     functions.destroy(handle);
     return nullptr;
   }
-  return std::make_unique<LoadedCublas>(functions, handle, *std::move(workspace));
+  return std::make_unique<LoadedCublas>(device, functions, handle, *std::move(workspace));
 }
 
 }  // namespace quartet::cuda

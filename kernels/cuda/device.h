@@ -99,7 +99,9 @@ class Device {
   // Kernels are found when ops are prepared, never during a step.
   virtual absl::StatusOr<const Kernel*> Find(const char* name, size_t max_shared_bytes = 0) = 0;
 
-  // Every kernel takes one struct by value, the same on both sides (see *_params.h).
+  // Every kernel takes one struct by value, the same on both sides (see *_params.h). Where the card
+  // can, a kernel that follows a kernel becomes resident before that one has ended, and waits for
+  // it itself (device/launch.cuh).
   template <class Params>
   void Launch(const Kernel* kernel, const LaunchShape& shape, const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
@@ -129,8 +131,8 @@ class Device {
   virtual absl::Status Synchronize() = 0;
 
   // The stream as the driver knows it (CUstream), for libraries that work on it; null where there
-  // is no driver.
-  virtual void* NativeStream() const { return nullptr; }
+  // is no driver. To be asked for each time before a library puts work there.
+  virtual void* NativeStream() { return nullptr; }
 
   // Records what `work` puts on the stream instead of doing it. Nothing that waits or allocates may
   // be called meanwhile.

@@ -30,7 +30,7 @@ namespace quartet::cuda {
           F(cuMemsetD8Async) F(cuStreamCreate) F(cuStreamDestroy) F(cuStreamSynchronize)          \
               F(cuStreamQuery) F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction)       \
                   F(cuFuncSetAttribute) F(cuFuncGetAttribute) F(cuFuncGetParamInfo)               \
-                      F(cuLaunchKernel) F(cuGetErrorName) F(cuGetErrorString) F(cuEventCreate)    \
+                      F(cuLaunchKernelEx) F(cuGetErrorName) F(cuGetErrorString) F(cuEventCreate)    \
                           F(cuEventDestroy) F(cuEventRecord) F(cuEventSynchronize)                \
                               F(cuEventElapsedTime) F(cuStreamBeginCapture) F(cuStreamEndCapture) \
                                   F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)                 \

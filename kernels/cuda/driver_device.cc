@@ -146,18 +146,18 @@ class DriverDevice final : public Device {
   }
 
   void Copy(void* to, const void* from, size_t bytes) override {
-    Keep(api_.cuMemcpyDtoDAsync(At(to), At(from), bytes, stream_), "copying on the device");
+    Keep(api_.cuMemcpyDtoDAsync(At(to), At(from), bytes, Stream()), "copying on the device");
   }
   void Fill(void* to, uint8_t value, size_t bytes) override {
-    Keep(api_.cuMemsetD8Async(At(to), value, bytes, stream_), "filling device memory");
+    Keep(api_.cuMemsetD8Async(At(to), value, bytes, Stream()), "filling device memory");
   }
 
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
-    Keep(api_.cuMemcpyHtoDAsync(At(to), from, bytes, stream_), "copying to the device");
+    Keep(api_.cuMemcpyHtoDAsync(At(to), from, bytes, Stream()), "copying to the device");
     return Synchronize();
   }
   absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
-    Keep(api_.cuMemcpyDtoHAsync(to, At(from), bytes, stream_), "copying from the device");
+    Keep(api_.cuMemcpyDtoHAsync(to, At(from), bytes, Stream()), "copying from the device");
     return Synchronize();
   }
 
@@ -168,7 +168,7 @@ class DriverDevice final : public Device {
     return data;
   }
   void CopyInAsync(void* to, const void* pinned, size_t bytes) override {
-    Keep(api_.cuMemcpyHtoDAsync(At(to), pinned, bytes, stream_), "copying to the device");
+    Keep(api_.cuMemcpyHtoDAsync(At(to), pinned, bytes, Stream()), "copying to the device");
   }
 
   absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
@@ -181,7 +181,8 @@ class DriverDevice final : public Device {
     return std::make_unique<DriverFence>(api_, event);
   }
   void Place(Fence& fence) override {
-    Keep(api_.cuEventRecord(static_cast<DriverFence&>(fence).event, stream_), "recording an event");
+    Keep(api_.cuEventRecord(static_cast<DriverFence&>(fence).event, Stream()),
+         "recording an event");
   }
   absl::Status Await(Fence& fence) override {
     Keep(api_.cuEventSynchronize(static_cast<DriverFence&>(fence).event), "running on the device");
@@ -189,19 +190,19 @@ class DriverDevice final : public Device {
   }
 
   absl::Status Synchronize() override {
-    Keep(api_.cuStreamSynchronize(stream_), "running on the device");
+    Keep(api_.cuStreamSynchronize(Stream()), "running on the device");
     return status_;
   }
 
-  void* NativeStream() const override { return stream_; }
+  void* NativeStream() override { return Stream(); }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
-    Keep(api_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+    Keep(api_.cuStreamBeginCapture(Stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
          "beginning a graph");
     if (!status_.ok()) return status_;
     work();
     CUgraph graph = nullptr;
-    Keep(api_.cuStreamEndCapture(stream_, &graph), "ending a graph");
+    Keep(api_.cuStreamEndCapture(Stream(), &graph), "ending a graph");
     if (!status_.ok()) return status_;
     CUgraphExec exec = nullptr;
     Keep(api_.cuGraphInstantiateWithFlags(&exec, graph, 0), "making a graph");
@@ -210,7 +211,7 @@ class DriverDevice final : public Device {
     return std::make_unique<DriverGraph>(api_, exec);
   }
   void Replay(const Graph& graph) override {
-    Keep(api_.cuGraphLaunch(static_cast<const DriverGraph&>(graph).exec, stream_),
+    Keep(api_.cuGraphLaunch(static_cast<const DriverGraph&>(graph).exec, Stream()),
          "launching a graph");
   }
 
@@ -219,9 +220,9 @@ class DriverDevice final : public Device {
     CUevent end = nullptr;
     Keep(api_.cuEventCreate(&begin, CU_EVENT_DEFAULT), "making an event");
     Keep(api_.cuEventCreate(&end, CU_EVENT_DEFAULT), "making an event");
-    Keep(api_.cuEventRecord(begin, stream_), "recording an event");
+    Keep(api_.cuEventRecord(begin, Stream()), "recording an event");
     work();
-    Keep(api_.cuEventRecord(end, stream_), "recording an event");
+    Keep(api_.cuEventRecord(end, Stream()), "recording an event");
     const absl::Status status = Synchronize();
     float milliseconds = 0;
     if (status.ok()) api_.cuEventElapsedTime(&milliseconds, begin, end);
@@ -239,6 +240,12 @@ class DriverDevice final : public Device {
 
   static double Mib(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
   static CUdeviceptr At(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+  // The stream, for anything but a kernel of ours: the kernel behind that must not come early.
+  CUstream Stream() {
+    after_kernel_ = false;
+    return stream_;
+  }
 
   void Keep(CUresult result, std::string_view what) {
     if (result != CUDA_SUCCESS && status_.ok()) status_ = api_.Check(result, what);
@@ -275,6 +282,8 @@ class DriverDevice final : public Device {
           absl::StrCat("--gpu-image is ", image, ", expected native or sm_70"));
     }
     info_.image = image == "native" ? card : image;
+    kernels_overlap_ =
+        image == "native" && Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 9;
     const auto images = image == "native" ? NativeImages() : Sm70Images();
     if (images.empty()) {
       return absl::FailedPreconditionError(
@@ -332,9 +341,21 @@ class DriverDevice final : public Device {
       return;
     }
     void* arguments[] = {const_cast<void*>(params)};
-    const CUresult result =
-        api_.cuLaunchKernel(entry.function, shape.grid_x, shape.grid_y, shape.grid_z, shape.threads,
-                            1, 1, shape.shared_bytes, stream_, arguments, nullptr);
+    CUlaunchAttribute overlap = {};
+    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    overlap.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config = {.gridDimX = shape.grid_x,
+                                   .gridDimY = shape.grid_y,
+                                   .gridDimZ = shape.grid_z,
+                                   .blockDimX = shape.threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = shape.shared_bytes,
+                                   .hStream = stream_,
+                                   .attrs = &overlap,
+                                   .numAttrs = kernels_overlap_ && after_kernel_ ? 1u : 0u};
+    after_kernel_ = true;
+    const CUresult result = api_.cuLaunchKernelEx(&config, entry.function, arguments, nullptr);
     if (result != CUDA_SUCCESS) {
       Keep(result, absl::StrCat("launching ", entry.name, " on ", shape.grid_x, " x ", shape.grid_y,
                                 " x ", shape.grid_z, " blocks of ", shape.threads, " threads with ",
@@ -347,6 +368,8 @@ class DriverDevice final : public Device {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  bool kernels_overlap_ = false;  // the kernels of the image wait for what is before them
+  bool after_kernel_ = false;     // the last thing on the stream is a kernel of ours
   std::vector<Image> images_;
   std::vector<void*> pinned_;
   std::map<std::string, std::unique_ptr<DriverKernel>, std::less<>> kernels_;

@@ -284,6 +284,7 @@ QUARTET_DEVICE void GateProducts(const KdaProjectParams& p, int block) {
   const bool decays = mine < width;
   const float bias = decays ? __ldg(p.dt_bias + mine) : 0.0f;
   const float scale = decays ? __ldg(p.gate_scale + mine / p.dim) : 0.0f;
+  AwaitPrevious();
   const float* vectors = p.u + first_row * p.u_stride + 3 * static_cast<int64_t>(width);
   for (int k = static_cast<int>(threadIdx.x); k < 2 * p.rank; k += kThreads) {
     const bool second = k >= p.rank;
@@ -341,6 +342,7 @@ QUARTET_DEVICE void ProjectDecode(const KdaProjectParams& p) {
   if (block >= conv_blocks) {
     GateProducts(p, block - conv_blocks);
   } else {
+    AwaitPrevious();
     ProjectTile<Width>(p, block / p.conv_blocks, block % p.conv_blocks * (kThreads / 32) + Warp(),
                        3);
   }
@@ -381,13 +383,13 @@ QUARTET_KERNEL(kda_project_rows_64, 128, 4, KdaProjectParams) {
 QUARTET_KERNEL(kda_project_rows_128, 128, 4, KdaProjectParams) {
   ProjectRows<128>(p);
 }
-QUARTET_KERNEL(kda_project_decode_32, 128, 4, KdaProjectParams) {
+QUARTET_EARLY_KERNEL(kda_project_decode_32, 128, 4, KdaProjectParams) {
   ProjectDecode<32>(p);
 }
-QUARTET_KERNEL(kda_project_decode_64, 128, 4, KdaProjectParams) {
+QUARTET_EARLY_KERNEL(kda_project_decode_64, 128, 4, KdaProjectParams) {
   ProjectDecode<64>(p);
 }
-QUARTET_KERNEL(kda_project_decode_128, 128, 4, KdaProjectParams) {
+QUARTET_EARLY_KERNEL(kda_project_decode_128, 128, 4, KdaProjectParams) {
   ProjectDecode<128>(p);
 }
 QUARTET_KERNEL(kda_norm_32, 128, 8, KdaNormParams) {

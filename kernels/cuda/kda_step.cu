@@ -49,6 +49,18 @@ QUARTET_DEVICE Place ThisPlace() {
   return {thread % kLanesOfRow * 4, thread / kLanesOfRow};
 }
 
+// Asks for what LoadState will load. No more than that, since the kernel before may still write it.
+template <int Width>
+QUARTET_DEVICE void PrefetchState(const float* state, int dim, int split) {
+  const Place at = ThisPlace();
+  if (at.column != 0) return;  // the 32 columns of a row are one line
+#pragma unroll
+  for (int r = 0; r < StateTile<Width>::kRows; ++r) {
+    const int key = at.group * StateTile<Width>::kRows + r;
+    if (key < dim) PrefetchL2(state + key * dim + split * kKdaColumns);
+  }
+}
+
 template <int Width>
 QUARTET_DEVICE void LoadState(StateTile<Width>& tile, const float* state, int dim, int split,
                               bool zero) {
@@ -231,6 +243,8 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&wi
     StartWindow(windows[t / kKdaWindow % 2], p.in, segment.row_begin + t,
                 min(kKdaWindow, segment.rows - t), head, split);
   };
+  if (segment.position != 0) PrefetchState<Width>(state, dim, split);
+  AwaitPrevious();
   start(0);
   StateTile<Width> tile;
   LoadState(tile, state, dim, split, segment.position == 0);
@@ -249,17 +263,17 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&wi
 
 }  // namespace
 
-QUARTET_KERNEL(kda_step_32, 128, 3, KdaStepParams) {
+QUARTET_EARLY_KERNEL(kda_step_32, 128, 3, KdaStepParams) {
   __shared__ Window<32> windows[2];
   __shared__ PartialSums sums;
   StepSegmentOfHead<32>(p, windows, sums);
 }
-QUARTET_KERNEL(kda_step_64, 128, 3, KdaStepParams) {
+QUARTET_EARLY_KERNEL(kda_step_64, 128, 3, KdaStepParams) {
   __shared__ Window<64> windows[2];
   __shared__ PartialSums sums;
   StepSegmentOfHead<64>(p, windows, sums);
 }
-QUARTET_KERNEL(kda_step_128, 128, 3, KdaStepParams) {
+QUARTET_EARLY_KERNEL(kda_step_128, 128, 3, KdaStepParams) {
   __shared__ Window<128> windows[2];
   __shared__ PartialSums sums;
   StepSegmentOfHead<128>(p, windows, sums);

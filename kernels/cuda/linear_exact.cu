@@ -113,6 +113,7 @@ QUARTET_DEVICE void Few(const LinearExactParams& p) {
     four[i] = LoadW4<Weight>(p, out0 + piece / kPieces, k0 + piece % kPieces * 4);
   }
   static_assert(kFewRows * kPieces == kThreads);
+  AwaitPrevious();
   *reinterpret_cast<float4*>(x + tid / kPieces * kStride + tid % kPieces * 4) =
       LoadX4(p, row0 + tid / kPieces, k0 + tid % kPieces * 4);
 #pragma unroll
@@ -300,13 +301,13 @@ QUARTET_DEVICE void RunMany(const LinearExactParams& p) {
 
 }  // namespace
 
-QUARTET_KERNEL(linear_exact_few_f32, kThreads, 2, LinearExactParams) {
+QUARTET_EARLY_KERNEL(linear_exact_few_f32, kThreads, 2, LinearExactParams) {
   Few<F32>(p);
 }
-QUARTET_KERNEL(linear_exact_few_f16, kThreads, 2, LinearExactParams) {
+QUARTET_EARLY_KERNEL(linear_exact_few_f16, kThreads, 2, LinearExactParams) {
   Few<F16>(p);
 }
-QUARTET_KERNEL(linear_exact_few_bf16, kThreads, 2, LinearExactParams) {
+QUARTET_EARLY_KERNEL(linear_exact_few_bf16, kThreads, 2, LinearExactParams) {
   Few<Bf16>(p);
 }
 QUARTET_KERNEL(linear_exact_many_f32, kThreads, 2, LinearExactParams) {

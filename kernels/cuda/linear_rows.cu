@@ -67,6 +67,7 @@ struct RowsBlock {
 
   QUARTET_DEVICE void Run() const {
     Multiply();
+    AwaitPrevious();  // warps without work did not
     __syncthreads();
     const int splits = static_cast<int>(gridDim.y);
     if (splits == 1) {
@@ -97,9 +98,9 @@ constexpr int MinBlocks(int rows) {
 
 }  // namespace
 
-#define QUARTET_LINEAR_ROWS(n)                                                      \
-  QUARTET_KERNEL(linear_rows_##n, 32 * kMaxWarps, MinBlocks(n), LinearRowsParams) { \
-    LinearRows<n>(p);                                                               \
+#define QUARTET_LINEAR_ROWS(n)                                                            \
+  QUARTET_EARLY_KERNEL(linear_rows_##n, 32 * kMaxWarps, MinBlocks(n), LinearRowsParams) { \
+    LinearRows<n>(p);                                                                     \
   }
 
 QUARTET_LINEAR_ROWS(1)

@@ -99,6 +99,7 @@ QUARTET_DEVICE void SpreadRows(const MhcSiteParams& p) {
   const int quad = slice * (kMhcSlice / 4) + Lane();
   FnRows<Fn, kOuts> fn;
   LoadFn<Fn, kOuts>(fn, p, slice, warp * kOuts);
+  AwaitPrevious();
   StreamQuads z[kRows];
   float4 y[kRows];
   // Rows beyond the last read the last one again and write nothing.
@@ -128,21 +129,21 @@ QUARTET_DEVICE void SpreadRows(const MhcSiteParams& p) {
   }
 }
 
-QUARTET_KERNEL(mhc_spread_f16, kMhcSpreadThreads, 1, MhcSiteParams) {
+QUARTET_EARLY_KERNEL(mhc_spread_f16, kMhcSpreadThreads, 1, MhcSiteParams) {
   SpreadRows<FnF16, 1>(p);
 }
-QUARTET_KERNEL(mhc_spread_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
+QUARTET_EARLY_KERNEL(mhc_spread_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
   SpreadRows<FnF32, 1>(p);
 }
-QUARTET_KERNEL(mhc_spread4_f16, kMhcSpreadThreads, 2, MhcSiteParams) {
+QUARTET_EARLY_KERNEL(mhc_spread4_f16, kMhcSpreadThreads, 2, MhcSiteParams) {
   SpreadRows<FnF16, 4>(p);
 }
-QUARTET_KERNEL(mhc_spread4_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
+QUARTET_EARLY_KERNEL(mhc_spread4_f32, kMhcSpreadThreads, 1, MhcSiteParams) {
   SpreadRows<FnF32, 4>(p);
 }
 
 // One block a row: the ninth warp maps, and walks the iterations while eight warps collapse.
-QUARTET_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
+QUARTET_EARLY_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
   __shared__ float scratch[kMhcCollapseBlock / 32];
   __shared__ float pre[kMhcStreams];
   constexpr int kMapWarp = kCollapseThreads / 32;
@@ -150,9 +151,10 @@ QUARTET_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
   StreamsAhead ahead;
   NormAhead norm;
   float comb = 0.0f;
+  if (Warp() < kMapWarp) LoadAhead(p, norm);
+  AwaitPrevious();
   if (Warp() < kMapWarp) {
     LoadAhead(p, row, ahead);
-    LoadAhead(p, norm);
   } else {
     comb = MapRow(p, row, p.sums + row * p.slices * kMhcSums, p.slices, pre);
   }

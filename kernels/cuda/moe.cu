@@ -121,7 +121,7 @@ QUARTET_DEVICE void GroupSlots(const MoeSelectParams& p, const int* experts, int
   const int lines = (p.inputs + 63) / 64;
   for (int i = slot; i < 2 * group_count * lines; i += static_cast<int>(blockDim.x)) {
     const Exl3Weights& w = p.bank[3 * group_expert[i / (2 * lines)] + i / lines % 2];
-    exl3::PrefetchL2(w.suh + i % lines * 64);
+    PrefetchL2(w.suh + i % lines * 64);
   }
 }
 

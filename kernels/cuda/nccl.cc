@@ -68,8 +68,7 @@ constexpr absl::Duration kEnqueueTimeout = absl::Seconds(30);
 // that never comes costs a deadline and not the process.
 class Communicator final : public NcclCommunicator {
  public:
-  Communicator(const NcclApi& api, void* stream)
-      : api_(api), stream_(static_cast<cudaStream_t>(stream)) {}
+  Communicator(const NcclApi& api, Device& device) : api_(api), device_(device) {}
 
   // Not destroyed but aborted: the orderly way waits for peers that may be gone.
   ~Communicator() override { Abort(); }
@@ -88,14 +87,14 @@ class Communicator final : public NcclCommunicator {
   absl::Status AllReduceSum(float* data, size_t count) override {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return Aborted();
-    return Await(api_.ncclAllReduce(data, data, count, ncclFloat32, ncclSum, comm_, stream_),
+    return Await(api_.ncclAllReduce(data, data, count, ncclFloat32, ncclSum, comm_, Stream()),
                  "NCCL's all-reduce", kEnqueueTimeout);
   }
 
   absl::Status AllGather(const void* local, size_t bytes, void* all) override {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return Aborted();
-    return Await(api_.ncclAllGather(local, all, bytes, ncclInt8, comm_, stream_),
+    return Await(api_.ncclAllGather(local, all, bytes, ncclInt8, comm_, Stream()),
                  "NCCL's all-gather", kEnqueueTimeout);
   }
 
@@ -117,6 +116,8 @@ class Communicator final : public NcclCommunicator {
   }
 
  private:
+  cudaStream_t Stream() { return static_cast<cudaStream_t>(device_.NativeStream()); }
+
   static absl::Status Aborted() { return absl::AbortedError("the NCCL communicator was aborted"); }
 
   absl::Status Await(ncclResult_t result, const char* what, absl::Duration timeout) {
@@ -135,7 +136,7 @@ class Communicator final : public NcclCommunicator {
   }
 
   const NcclApi& api_;
-  const cudaStream_t stream_;
+  Device& device_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;  // guarded by mutex_
 };
@@ -168,7 +169,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(Device&
                                                                          absl::Duration timeout) {
   const absl::StatusOr<const NcclApi*> api = Api();
   if (!api.ok()) return api.status();
-  auto communicator = std::make_unique<Communicator>(**api, device.NativeStream());
+  auto communicator = std::make_unique<Communicator>(**api, device);
   if (absl::Status s = communicator->Init(id, rank, size, timeout); !s.ok()) return s;
   return communicator;
 }

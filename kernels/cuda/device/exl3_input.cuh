@@ -2,19 +2,12 @@
 #define QUARTET_KERNELS_CUDA_DEVICE_EXL3_INPUT_CUH_
 
 #include "kernels/cuda/device/exl3.cuh"
+#include "kernels/cuda/device/memory.cuh"
 
 // What an EXL3 product multiplies: rows of x, or the activation of gate and up, scaled by suh and
 // transformed, as FP16.
 
 namespace quartet::cuda::exl3 {
-
-QUARTET_DEVICE void PrefetchL2(const void* p) {
-#ifndef QUARTET_SIMT
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#else
-  (void)p;
-#endif
-}
 
 // v rounded to FP16, as bits. Saturates.
 QUARTET_DEVICE uint32_t HalfBits(float v, SaturationCounters* saturation) {

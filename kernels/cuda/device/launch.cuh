@@ -8,17 +8,26 @@
 //   QUARTET_KERNEL(name, threads, min_blocks, Params) { ... uses p, a const Params& ... }
 //   unsigned char* shared = QUARTET_DYNAMIC_SHARED();        // 16-byte aligned
 //   __shared__ float sums[32];                               // fixed size
+//
+// From sm_90 on, a kernel's blocks may become resident while the kernel before it on the stream
+// still runs (programmatic dependent launch; Device::Launch asks for it). What that kernel writes
+// may be touched only after AwaitPrevious(), which QUARTET_KERNEL calls first. A kernel that has
+// something to fetch that no kernel writes, such as weights, is a QUARTET_EARLY_KERNEL and calls it
+// itself, in at least one thread of the grid and before anything else that the kernel reads or
+// writes in global memory. The kernel after this one then comes no earlier than that: whatever was
+// written before the previous kernel may always be read.
 
 #ifdef QUARTET_SIMT
 
 #include "tests/support/simt/simt.h"
 
-#define QUARTET_KERNEL(name, threads, min_blocks, Params)                            \
+#define QUARTET_EARLY_KERNEL(name, threads, min_blocks, Params)                      \
   static void name##_body(const Params& p);                                          \
   static const bool name##_registered = ::quartet::simt::Register(                   \
       #name, threads, sizeof(Params),                                                \
       [](const void* params) { name##_body(*static_cast<const Params*>(params)); }); \
   static void name##_body([[maybe_unused]] const Params& p)
+#define QUARTET_KERNEL QUARTET_EARLY_KERNEL
 #define QUARTET_DYNAMIC_SHARED() ::quartet::simt::DynamicShared()
 #ifndef QUARTET_ARCH
 #define QUARTET_ARCH 900
@@ -31,9 +40,16 @@
 
 #include <cstdint>
 
-#define QUARTET_KERNEL(name, threads, min_blocks, Params)           \
+#define QUARTET_EARLY_KERNEL(name, threads, min_blocks, Params)     \
   extern "C" __global__ void __launch_bounds__(threads, min_blocks) \
       name(const __grid_constant__ Params p)
+#define QUARTET_KERNEL(name, threads, min_blocks, Params)              \
+  static __device__ __forceinline__ void name##_body(const Params& p); \
+  QUARTET_EARLY_KERNEL(name, threads, min_blocks, Params) {            \
+    ::quartet::cuda::AwaitPrevious();                                  \
+    name##_body(p);                                                    \
+  }                                                                    \
+  static __device__ __forceinline__ void name##_body([[maybe_unused]] const Params& p)
 extern __shared__ __align__(16) unsigned char quartet_dynamic_shared[];
 #define QUARTET_DYNAMIC_SHARED() quartet_dynamic_shared
 #ifdef __CUDA_ARCH__
@@ -44,5 +60,18 @@ extern __shared__ __align__(16) unsigned char quartet_dynamic_shared[];
 #define QUARTET_DEVICE __device__ __forceinline__
 
 #endif
+
+namespace quartet::cuda {
+
+// Waits until the kernel before this one on the stream has ended and its writes are seen, and lets
+// the kernel after this one become resident.
+QUARTET_DEVICE void AwaitPrevious() {
+#if QUARTET_ARCH >= 900 && !defined(QUARTET_SIMT)
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace quartet::cuda
 
 #endif  // QUARTET_KERNELS_CUDA_DEVICE_LAUNCH_CUH_

@@ -41,6 +41,14 @@ QUARTET_DEVICE uint32_t LoadStreaming(const uint32_t* p) {
 #endif
 }
 
+QUARTET_DEVICE void PrefetchL2(const void* p) {
+#ifndef QUARTET_SIMT
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+
 // 16 bytes from global to shared memory, both aligned to 16. Where !valid, zeros are written and
 // nothing is read. They are there after CopyAsyncWait and a barrier.
 QUARTET_DEVICE void CopyAsync16(void* shared, const void* global, bool valid = true) {

@@ -10,6 +10,7 @@
 // The product of few rows of x with many rows of W, bound by the speed at which W comes from
 // memory. One warp computes a tile of 32 outputs for N rows of x over a range of inputs:
 //   sums[n][o] = sum_k x[n, k] w[o, k].
+// The first weights are asked for before the kernel that makes x has ended.
 // From sm_80 on by tensor cores, with W as the left and x as the right operand of mma.m16n8k16;
 // both come straight from global memory in pieces of 8 inputs, 16 bytes of W. The order of k inside
 // a step is free as long as both operands agree, so lane (g, t) takes inputs 8t .. 8t + 7 of rows
@@ -95,6 +96,7 @@ QUARTET_DEVICE void RowDot(const RowDotOperands& d, int k_begin, int k_end,
         piece[u][i] = k < d.w_stride ? LoadWeights(w[i] + k) : make_uint4(0, 0, 0, 0);
       }
     }
+    if (k0 == k_begin) AwaitPrevious();
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       if (g < N) LoadX8(x, k0 + 32 * u + 8 * t, d, v[u]);
