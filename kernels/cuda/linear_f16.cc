@@ -19,6 +19,7 @@ constexpr int kRowTile = row_dot::kRowDotOutputs;
 constexpr int kRowStep = row_dot::kRowDotStep;
 constexpr int kMaxWarps = 8;   // of a block of linear_rows
 constexpr int kRowBlocks = 3;  // of its blocks that a multiprocessor holds at once
+constexpr int kSplitSteps = 2;
 
 // cuBLAS from here on. Measured on the H200, us (own, cuBLAS 13), rows x [out, in]:
 //     64 x [24896, 4096]    81    55        64 x [4096, 8192]   44    25
@@ -51,14 +52,16 @@ RowsShape ChooseRowsShape(int64_t in, int64_t out, bool gated, const DeviceInfo&
   shape.blocks = std::max(1, static_cast<int>(CeilDiv(out / shape.slots, kRowTile)));
   const int max_warps = kMaxWarps / shape.slots;  // of a tile
   const int steps = static_cast<int>(CeilDiv(in, kRowStep));
-  // As many blocks as the card holds at once, if their warps then have equal work: two steps at
-  // least, unless the blocks would leave half of the card idle.
-  const int at_least = shape.blocks * 2 < sm ? 1 : 2;
+  // The fewest steps a warp among the ways in which the card holds all blocks at once. Adding up
+  // splits takes as long as two steps (H200, us for [4096, 8192]: 22.4 with 2 splits, 18.3 with 3).
   shape.splits = 1;
-  for (int splits = 2; splits * shape.blocks <= kRowBlocks * sm; ++splits) {
-    const int per_warp = static_cast<int>(CeilDiv(steps, splits * max_warps));
-    const bool equal = per_warp * splits * max_warps * 20 <= steps * 21;
-    if (equal && per_warp >= at_least) shape.splits = splits;
+  int best = steps + 1;
+  for (int splits = 1; splits == 1 || splits * shape.blocks <= kRowBlocks * sm; ++splits) {
+    const int cost =
+        static_cast<int>(CeilDiv(steps, splits * max_warps)) + (splits > 1 ? kSplitSteps : 0);
+    if (cost >= best) continue;
+    best = cost;
+    shape.splits = splits;
   }
   shape.k_warps = max_warps;
   // More blocks than that at 8 warps, but not at 6 or 7: then these.
