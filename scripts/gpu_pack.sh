@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the CUDA programs and tests here and collects them with the shared libraries that they need
-# into build/gpu, to be carried to a machine with a GPU that has neither compilers nor packages:
+# Builds the CUDA programs and tests here and packs them with the shared libraries that they need
+# into build/gpu.tar.xz, to be carried to a machine with a GPU that has neither compilers nor packages:
 #   scripts/gpu_pack.sh            # then, there: scripts/gpu_test.sh --part ops
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 scripts/install_packages.sh build
 mkdir -p build
 cmake --preset cuda >build/configure-cuda.log || { cat build/configure-cuda.log; exit 1; }
-mapfile -t programs < <(ninja -C build/cuda -t targets all | sed -n 's/^bin\/\([^:]*\(_gpu\|cuda[^:]*_bench\|quartet-cuda-ceilings\|gpu_collectives\|quartet-full-size-bench\)\): .*/\1/p' | sort -u)
+mapfile -t programs < <(ninja -C build/cuda -t targets all | sed -n 's/^bin\/\([^:]*\(_gpu\|cuda[^:]*_bench\|quartet-cuda-ceilings\|gpu_collectives\|quartet-full-size-bench\|quartet-load-bench\)\): .*/\1/p' | sort -u)
 programs+=(quartet quartet-coordinator quartet-gateway quartet-shard-worker)
 NINJA_STATUS='[%f of %t] ' ninja -C build/cuda "${programs[@]}"
 
@@ -23,4 +23,6 @@ for program in "${programs[@]}"; do
     xargs -r -I{} cp -Ln {} build/gpu/lib/
 done
 strip --strip-unneeded build/gpu/lib/*.so* 2>/dev/null || true
-du -sh build/gpu | awk '{ print "build/gpu: " $1 }'
+# All programs hold the same kernels, so the dictionary spans several of them.
+tar -C build -c gpu | xz -T1 --lzma2=preset=1,dict=64MiB >build/gpu.tar.xz
+du -sh build/gpu build/gpu.tar.xz

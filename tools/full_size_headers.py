@@ -240,11 +240,13 @@ def write_shard(path, tensors, fill):
         if not fill:
             file.truncate(8 + len(text) + at)
             return at
-        # A fresh turn of one random block each time: cheap, and no two blocks are the same.
-        block = os.urandom(FILL_BLOCK)
+        # A fresh turn of one random block each time: cheap, and no two blocks are the same. Turns are even, and of
+        # every second byte a bit is cleared, so that numbers of 16 and 32 bits are finite and below 2.
+        mask = int.from_bytes(b"\xff\xbf" * (FILL_BLOCK // 2), "little")
+        block = (int.from_bytes(os.urandom(FILL_BLOCK), "little") & mask).to_bytes(FILL_BLOCK, "little")
         left, turn = at, 0
         while left > 0:
-            turn = (turn + 4099) % FILL_BLOCK
+            turn = (turn + 4098) % FILL_BLOCK
             piece = block[turn:] + block[:turn]
             file.write(piece[:min(left, FILL_BLOCK)])
             left -= FILL_BLOCK

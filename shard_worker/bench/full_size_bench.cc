@@ -1,6 +1,9 @@
 // Speed and memory of a whole model with random weights on one GPU: decode steps at several context
 // lengths, verify windows, and a prefill chunk, beside the bytes that each must read.
+// What each part takes of the GPU's memory stands beside the plan; more than 2 % off is a failure.
 //   quartet-full-size-bench --model models/glm-5.3-flash
+//   quartet-full-size-bench --model models/glm-5.3-flash --memory-only --ranks 4 --prefill 4096
+//   --seqs 4
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -17,6 +20,8 @@
 #include "kernels/bench/cuda_timing.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/moe.h"
+#include "shard_worker/bench/memory_table.h"
+#include "shard_worker/checkpoint/gpu_plan.h"
 #include "shard_worker/checkpoint/synthetic.h"
 #include "shard_worker/model/model.h"
 
@@ -28,12 +33,34 @@ using bench::CheckOk;
 constexpr int kContexts[] = {1024, 8192, 131072};
 constexpr int kWindows[] = {1, 4};
 constexpr int kSteps = 20;
+constexpr int kDraftTokens = 3;
+constexpr double kMemoryShare = 0.02;
 
 struct Options {
   std::string model;
+  int ranks = 1;
   int max_context = 131072 + 512;
+  int seqs = 2;
   int prefill = 8192;
   std::string kv_dtype = "fp8_e4m3";
+  bool memory_only = false;
+};
+
+// Rank 0 of a group whose other ranks are not there: it measures what one of several ranks holds,
+// with sums that are its own part only.
+class AbsentPeers final : public Collectives {
+ public:
+  explicit AbsentPeers(int size) : size_(size) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  absl::Status AllReduceSum(float*, size_t) override { return absl::OkStatus(); }
+  absl::Status AllGather(const void*, size_t, void*) override { return absl::OkStatus(); }
+  absl::Status Barrier() override { return absl::OkStatus(); }
+  absl::Status Check() override { return absl::OkStatus(); }
+  void Abort(const std::string&) override {}
+
+ private:
+  const int size_;
 };
 
 double Seconds(std::chrono::steady_clock::time_point since) {
@@ -92,19 +119,24 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         device_(bench::OpenBenchDevice()),
-        config_(CheckOk(ReadModelConfig(options.model))) {}
+        config_(CheckOk(ReadModelConfig(options.model))),
+        collectives_(options.ranks) {
+    memory_.Measure(kContext);
+  }
 
   void Load() {
     const auto begin = std::chrono::steady_clock::now();
     const auto checkpoint = CheckOk(MakeSyntheticCheckpoint(config_, options_.model));
     std::printf("random weights made in %.1f s\n", Seconds(begin));
-    const ModelWeights weights = CheckOk(ResolveWeights(*checkpoint, config_, 1, 0));
+    const ModelWeights weights = CheckOk(ResolveWeights(*checkpoint, config_, options_.ranks, 0));
     bytes_ = CountBytes(config_, weights);
-    const int pages = options_.max_context / static_cast<int>(kTokensPerPage) + 1;
+    Plan(CountGpuWeights(*checkpoint, weights));
+    const int pages = CeilPages(options_.max_context);
     backend_ = CheckOk(cuda::MakeCudaBackend(
         *device_, {.max_rows = options_.prefill, .max_segments = 8, .max_pages = 8 * pages},
         &hook_));
     DrawExperts();
+    memory_.Measure(kContext);
     const auto load = std::chrono::steady_clock::now();
     int64_t stored = 0;
     ModelOps ops = CheckOk(LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
@@ -117,31 +149,78 @@ class Bench {
     std::fprintf(stderr, "\n");
     std::printf("loaded %.1f GB in %.1f s (%.2f GB/s)\n", stored / 1e9, seconds,
                 stored / 1e9 / seconds);
-    pools_ = CheckOk(Pools::Create(config_, 1,
-                                   {.slots = 2,
-                                    .pages = 2 * pages,
-                                    .draft_tokens = 3,
+    memory_.Measure(kWeights);
+    pools_ = CheckOk(Pools::Create(config_, options_.ranks,
+                                   {.slots = options_.seqs,
+                                    .pages = options_.seqs * pages,
+                                    .draft_tokens = kDraftTokens,
                                     .kv_dtype = CheckOk(ParseKvDtype(options_.kv_dtype))},
                                    *backend_));
+    memory_.Measure(kPools);
     model_ =
-        CheckOk(Model::Create(config_, std::move(ops), *backend_, *pools_, *collectives_,
+        CheckOk(Model::Create(config_, std::move(ops), *backend_, *pools_, collectives_,
                               {.max_rows = options_.prefill, .max_context = options_.max_context}));
+    memory_.Measure(kActivations);
     pages_.resize(pages);
     std::iota(pages_.begin(), pages_.end(), 0);
+  }
+
+  // Records what a worker records, and runs one chunk: only then does the driver have all that it
+  // wants. Whether the memory is as planned.
+  bool CheckMemory() {
+    for (const int window : kWindows) {
+      const int lengths[] = {window};
+      CheckOk(model_->RecordTrunk(lengths));
+    }
+    for (int rows = 2; rows <= options_.seqs; ++rows) {
+      CheckOk(model_->RecordTrunk(std::vector<int>(rows, 1)));
+    }
+    CheckOk(device_->Synchronize());
+    memory_.Measure(kGraphs);
+    RunChunk(0);
+    CheckOk(device_->Synchronize());
+    memory_.Measure(kContext);
+    return memory_.Print(kMemoryShare);
   }
 
   void Run() {
     const bench::Ceilings ceilings = bench::MeasureCeilings(*device_);
     bench::PrintHeading(*device_, ceilings);
     for (const int window : kWindows) {
-      const int lengths[] = {window};
-      CheckOk(model_->RecordTrunk(lengths));
       for (const int context : kContexts) Decode(window, context, ceilings);
     }
     for (const int offset : {0, 120 * 1024}) Prefill(offset);
   }
 
  private:
+  static constexpr char kContext[] = "context and kernels";
+  static constexpr char kWeights[] = "weights";
+  static constexpr char kPools[] = "live states and pages";
+  static constexpr char kActivations[] = "step buffers";
+  static constexpr char kGraphs[] = "graphs";
+
+  static int CeilPages(int tokens) {
+    return (tokens + static_cast<int>(kTokensPerPage) - 1) / static_cast<int>(kTokensPerPage);
+  }
+
+  // What `quartet plan` says for this setting, without what it keeps free and what comes later:
+  // snapshots, the vision tower.
+  void Plan(const GpuWeightBytes& weights) {
+    const GpuPlan plan =
+        CheckOk(PlanGpu(config_, options_.ranks, weights,
+                        {.card_bytes = static_cast<int64_t>(device_->info().memory_bytes),
+                         .max_model_len = options_.max_context,
+                         .max_num_seqs = options_.seqs,
+                         .max_num_batched_tokens = options_.prefill,
+                         .draft_tokens = kDraftTokens,
+                         .kv_dtype = CheckOk(ParseKvDtype(options_.kv_dtype))}));
+    memory_.Plan(kContext, plan.context_bytes);
+    memory_.Plan(kWeights, weights.total() - weights.vision);
+    memory_.Plan(kPools, options_.seqs * plan.live.total() + plan.pages_wanted * plan.page_bytes);
+    memory_.Plan(kActivations, plan.activation_bytes);
+    memory_.Plan(kGraphs, plan.graph_bytes);
+  }
+
   // Layers with random weights tend to choose the same experts, so every row's are drawn uniformly.
   void DrawExperts() {
     std::mt19937 bits(1);
@@ -209,14 +288,17 @@ class Bench {
     PrintHidden(window);
   }
 
-  void Prefill(int offset) {
+  void RunChunk(int offset) {
     std::vector<int32_t> ids(options_.prefill);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % 150000);
     const ops::Segment segments[] = {Segment(options_.prefill, offset)};
+    CheckOk(model_->Trunk(ids, segments));
+  }
+
+  void Prefill(int offset) {
     double best = 0;
     for (int i = 0; i < 2; ++i) {
-      const double ms =
-          CheckOk(device_->Milliseconds([&] { CheckOk(model_->Trunk(ids, segments)); }));
+      const double ms = CheckOk(device_->Milliseconds([&] { RunChunk(offset); }));
       best = i == 0 ? ms : std::min(best, ms);
     }
     std::printf("prefill of %d tokens at offset %d: %.1f ms, %.0f tokens/s\n", options_.prefill,
@@ -225,6 +307,7 @@ class Bench {
   }
 
   const Options options_;
+  bench::MemoryTable memory_;  // begins before there is a context
   std::unique_ptr<cuda::Device> device_;
   const ModelConfig config_;
   StepBytes bytes_;
@@ -232,7 +315,7 @@ class Bench {
   std::vector<int32_t> experts_;  // [prefill, top_k]
   cuda::Buffer forced_;           // the same on the device
   std::unique_ptr<cuda::CudaBackend> backend_;
-  std::unique_ptr<Collectives> collectives_ = MakeSingleRank();
+  AbsentPeers collectives_;
   std::unique_ptr<Pools> pools_;
   std::unique_ptr<Model> model_;
   std::vector<int32_t> pages_;
@@ -245,12 +328,26 @@ int main(int argc, char** argv) {
   CLI::App app("Speed of a whole model with random weights on one GPU", "quartet-full-size-bench");
   quartet::Options options;
   app.add_option("--model", options.model, "folder with config.json")->required();
+  app.add_option("--ranks", options.ranks, "measures rank 0 of so many; only with --memory-only")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
   app.add_option("--max-context", options.max_context, "tokens")->capture_default_str();
+  app.add_option("--seqs", options.seqs, "live sequences of that length")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
   app.add_option("--prefill", options.prefill, "tokens of a prefill chunk")->capture_default_str();
   app.add_option("--kv-dtype", options.kv_dtype, "fp32, fp16 or fp8_e4m3")->capture_default_str();
+  app.add_flag("--memory-only", options.memory_only, "only compares memory with the plan");
   CLI11_PARSE(app, argc, argv);
+  if (options.ranks > 1 && !options.memory_only) {
+    std::fprintf(stderr, "--ranks goes with --memory-only\n");
+    return 1;
+  }
   quartet::Bench bench(options);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   bench.Load();
-  bench.Run();
+  const bool as_planned = bench.CheckMemory();
+  if (!as_planned) std::printf("memory differs by more than 2 %% from the plan\n");
+  if (!options.memory_only) bench.Run();
+  return as_planned ? 0 : 1;
 }

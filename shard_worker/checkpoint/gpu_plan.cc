@@ -16,14 +16,15 @@ constexpr int64_t kFloat = 4;
 constexpr int64_t kHalf = 2;
 
 // Allowances, not sums of parts: what CUDA, NCCL and graphs hold by themselves is known only from
-// running processes. The driver's context, the kernels' code and local memory of the largest grid:
-constexpr int64_t kContextBytes = 450 * kMib;
+// running processes (quartet-full-size-bench --memory-only measures it). The driver's context, the
+// kernels' code, local memory of the largest grid, and cuBLAS with its workspace; on an H200:
+constexpr int64_t kContextBytes = 630 * kMib;
 // Buffers of NCCL with few channels, and the peer-mapped ones of the one-shot all-reduce; a single
 // rank talks to nobody:
 constexpr int64_t kCommunicatorBytes = 150 * kMib;
 // Captured graphs, that is their nodes' parameters and the driver's upload buffers; their tensors
 // live in the one activation arena:
-constexpr int64_t kGraphBytes = 200 * kMib;
+constexpr int64_t kGraphBytes = 16 * kMib;
 // Host buffers through which weights are staged to the card, so that disk, conversion and copy
 // overlap.
 constexpr int64_t kStagingBytes = 4 * 16 * kMib;
@@ -38,9 +39,8 @@ constexpr int64_t kScoreRows = 512;
 // Rows whose absorbed queries and attended latents are held at a time, for the same reason: 32 KiB
 // each a row and 16 heads.
 constexpr int64_t kAttendRows = 1024;
-// Output columns of the routed experts' down projection that are held at a time, for all slots of a
-// chunk. Experts are decoded once either way; all columns would be 512 MiB.
-constexpr int64_t kDownColumns = 512;
+// Rows that go through the routed experts at a time.
+constexpr int64_t kExpertRows = 4096;
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -195,10 +195,15 @@ int64_t GpuWorkspaceBytes(const ModelConfig& config, int tp, const GpuPlanOption
   // Per head the absorbed query and the attended latent.
   const int64_t attend =
       std::min(rows, kAttendRows) * config.mla_heads / tp * 2 * config.kv_lora_rank;
+  // Gate, up and what comes of them, and an FP16 copy of what enters gate and up, or down.
   const int64_t inner = std::max(config.intermediate, config.shared_intermediate()) / tp;
-  const int64_t dense = rows * (2 * inner + half_x);
-  const int64_t moe = rows * config.experts_per_token *
-                      (2 * config.moe_intermediate / tp + std::min(kDownColumns, config.hidden));
+  const int64_t dense = rows * (3 * inner + std::max(config.hidden, inner) / 2);
+  // Scores of the router; of each chosen expert its input twice in FP16, later its output in their
+  // place, gate and up, and an FP16 copy of what comes of them.
+  const int64_t expert_inner = config.moe_intermediate / tp;
+  const int64_t moe =
+      rows * config.experts + std::min(rows, kExpertRows) * config.experts_per_token *
+                                  (config.hidden + 2 * expert_inner + expert_inner / 2);
   // Both halves of what enters the draft layer, and their FP16 copy.
   const int64_t mtp = rows * (2 * config.hidden + 2 * half_x);
   return kFloat * std::max({kda, select, attend, dense, config.has_moe() ? moe : 0,

@@ -1,14 +1,8 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "shard_worker/checkpoint/message.h"
+#include "shard_worker/checkpoint/disk_timing.h"
 #include "shard_worker/checkpoint/read_ahead.h"
 
 // How fast a checkpoint's bytes come from the disk: as the loading workers of one host read them,
@@ -27,43 +21,10 @@
 namespace quartet {
 namespace {
 
-constexpr int64_t kDirectBytes = int64_t{16} << 20;  // as dd iflag=direct bs=16M
-constexpr size_t kDirectAlignment = 4096;
 constexpr int64_t kStagingBytes = int64_t{1} << 20;
-
-struct Turn {
-  int64_t bytes = 0;  // that came from the disk
-  double seconds = 0;
-  double rate() const { return static_cast<double>(bytes) / 1e6 / seconds; }  // MB/s
-};
-
-// Bytes that this process has caused to be read from disks.
-int64_t DiskBytes() {
-  std::ifstream file("/proc/self/io");
-  std::string key;
-  int64_t value = 0;
-  while (file >> key >> value) {
-    if (key == "read_bytes:") return value;
-  }
-  return 0;
-}
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Mapped pages would stay, so they leave the mappings first.
-bool DropCaches(const std::vector<std::vector<ReadPart>>& ranks) {
-  const std::unique_ptr<ReadSource> source = MakeFileSource();
-  for (const std::vector<ReadPart>& parts : ranks) {
-    for (const ReadPart& part : parts) {
-      for (const ReadRun& run : part) source->Drop(run);
-    }
-  }
-  sync();
-  std::ofstream file("/proc/sys/vm/drop_caches");
-  file << "3" << std::flush;
-  return file.good();
 }
 
 // A consumer that copies every byte once from the mapped files, as staging to a device does.
@@ -84,8 +45,8 @@ absl::Status ReadAsWorker(const std::vector<ReadPart>& parts, const ReadAheadOpt
 }
 
 // All ranks at the same time.
-absl::StatusOr<Turn> ReadAsWorkers(const std::vector<std::vector<ReadPart>>& ranks,
-                                   const ReadAheadOptions& options) {
+absl::StatusOr<DiskTurn> ReadAsWorkers(const std::vector<std::vector<ReadPart>>& ranks,
+                                       const ReadAheadOptions& options) {
   std::vector<absl::Status> results(ranks.size());
   std::vector<std::thread> threads;
   const int64_t disk_bytes = DiskBytes();
@@ -97,24 +58,7 @@ absl::StatusOr<Turn> ReadAsWorkers(const std::vector<std::vector<ReadPart>>& ran
   for (const absl::Status& result : results) {
     if (!result.ok()) return result;
   }
-  return Turn{DiskBytes() - disk_bytes, Now() - begin};
-}
-
-absl::StatusOr<Turn> ReadDirect(const std::set<std::string>& files) {
-  const std::unique_ptr<void, decltype(&std::free)> buffer(
-      std::aligned_alloc(kDirectAlignment, kDirectBytes), &std::free);
-  Turn turn;
-  const double begin = Now();
-  for (const std::string& path : files) {
-    const int fd = open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (fd < 0) return absl::UnavailableError(Cat(path, ": cannot be opened with O_DIRECT"));
-    ssize_t got = 0;
-    while ((got = read(fd, buffer.get(), kDirectBytes)) > 0) turn.bytes += got;
-    close(fd);
-    if (got < 0) return absl::UnavailableError(Cat(path, ": reading with O_DIRECT failed"));
-  }
-  turn.seconds = Now() - begin;
-  return turn;
+  return DiskTurn{DiskBytes() - disk_bytes, Now() - begin};
 }
 
 struct Flags {
@@ -124,11 +68,6 @@ struct Flags {
   int64_t request_mib = ReadAheadOptions().request_bytes >> 20;
   ReadAheadOptions options;
 };
-
-void PrintTurn(const char* how, const Turn& turn) {
-  std::printf("%-12s %10.1f MiB %9.2f s %10.1f MB/s\n", how,
-              static_cast<double>(turn.bytes) / (1 << 20), turn.seconds, turn.rate());
-}
 
 absl::Status Run(Flags flags) {
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(flags.model);
@@ -148,8 +87,7 @@ absl::Status Run(Flags flags) {
   }
   std::printf("%d ranks want %.1f MiB in all, gaps included\n", flags.tp,
               static_cast<double>(wanted) / (1 << 20));
-  std::set<std::string> files;
-  for (const TensorView* tensor : (*checkpoint)->tensors()) files.emplace(tensor->file);
+  const std::set<std::string> files = FilesOf(**checkpoint);
   flags.options.request_bytes = flags.request_mib << 20;
 
   double worker_rate = 0;
@@ -157,11 +95,11 @@ absl::Status Run(Flags flags) {
   bool dropped = true;
   for (int i = 0; i < flags.turns; ++i) {
     dropped = DropCaches(ranks) && dropped;
-    const absl::StatusOr<Turn> worker = ReadAsWorkers(ranks, flags.options);
+    const absl::StatusOr<DiskTurn> worker = ReadAsWorkers(ranks, flags.options);
     if (!worker.ok()) return worker.status();
     PrintTurn("read ahead", *worker);
     dropped = DropCaches(ranks) && dropped;
-    const absl::StatusOr<Turn> direct = ReadDirect(files);
+    const absl::StatusOr<DiskTurn> direct = ReadDirect(files);
     if (!direct.ok()) return direct.status();
     PrintTurn("O_DIRECT", *direct);
     worker_rate = std::max(worker_rate, worker->rate());

@@ -57,8 +57,8 @@ constexpr double kUsableShare = 0.92;
 
 class CudaDevice final : public WorkerDevice {
  public:
-  CudaDevice(std::unique_ptr<cuda::Device> device, int ordinal, int count)
-      : device_(std::move(device)), ordinal_(ordinal), count_(count) {}
+  CudaDevice(std::unique_ptr<cuda::Device> device, int ordinal, int count, CollectiveForm form)
+      : device_(std::move(device)), ordinal_(ordinal), count_(count), form_(form) {}
 
   std::string uuid() const override { return absl::StrCat(device_->info().uuid, "-", getpid()); }
   std::string description() const override {
@@ -91,6 +91,7 @@ class CudaDevice final : public WorkerDevice {
       const SharedMemoryOptions& options) override {
     CudaCollectivesOptions cuda_options;
     cuda_options.rendezvous = options;
+    cuda_options.form = form_;
     absl::StatusOr<std::unique_ptr<CudaCollectives>> group =
         OpenCudaCollectives(*device_, cuda_options);
     if (!group.ok()) return group.status();
@@ -102,7 +103,14 @@ class CudaDevice final : public WorkerDevice {
   const std::unique_ptr<cuda::Device> device_;
   const int ordinal_;
   const int count_;
+  const CollectiveForm form_;
 };
+
+CollectiveForm ParseForm(const std::string& name) {
+  if (name == "peer") return CollectiveForm::kPeer;
+  if (name == "nccl") return CollectiveForm::kNccl;
+  return CollectiveForm::kAuto;
+}
 
 absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& options) {
   absl::StatusOr<int> count = cuda::CountDevices();
@@ -112,7 +120,8 @@ absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& opti
   absl::StatusOr<std::unique_ptr<cuda::Device>> device =
       cuda::OpenDevice({.ordinal = ordinal, .image = options.gpu_image});
   if (!device.ok()) return device.status();
-  return std::make_unique<CudaDevice>(*std::move(device), ordinal, *count);
+  return std::make_unique<CudaDevice>(*std::move(device), ordinal, *count,
+                                      ParseForm(options.collectives));
 }
 
 #else

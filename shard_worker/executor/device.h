@@ -18,6 +18,7 @@ struct DeviceOptions {
   std::string device = "cpu";  // cpu or cuda
   int gpu = 0;                 // which worker of this host; GPU number `gpu` modulo their count
   std::string gpu_image = "native";  // or sm_70: those kernels on any card, for tests
+  std::string collectives = "auto";  // between GPUs; or peer, nccl: that form only, for tests
 };
 
 // What a step holds at most: sizes what the backend keeps on its device.

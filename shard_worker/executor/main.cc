@@ -48,6 +48,11 @@ int main(int argc, char** argv) {
       ->envname("QUARTET_GPU_IMAGE")
       ->check(CLI::IsMember({"native", "sm_70"}))
       ->capture_default_str();
+  app.add_option("--collectives", options.device.collectives,
+                 "how GPUs talk: auto, peer (memory) or nccl, to test one form")
+      ->envname("QUARTET_COLLECTIVES")
+      ->check(CLI::IsMember({"auto", "peer", "nccl"}))
+      ->capture_default_str();
   app.add_flag(
          "--synthetic-weights", options.synthetic_weights,
          "random weights of the shape that config.json describes, to measure speed and memory")

@@ -284,7 +284,7 @@ TEST_F(FullSizeTest, FourUsersOf131072TokensFitOnFourCardsOf32Gib) {
   EXPECT_EQ(plan->verdict, GpuPlan::Verdict::kFits);
   EXPECT_EQ(plan->options.kv_dtype, KvDtype::kFp8E4m3);
   EXPECT_EQ(plan->cached_tokens(), 4 * 131072);
-  EXPECT_GE(plan->snapshots, 16);
+  EXPECT_GE(plan->snapshots, 6);
 }
 
 TEST_F(FullSizeTest, SizesAreThoseOfTheModel) {
@@ -303,10 +303,12 @@ TEST_F(FullSizeTest, SizesAreThoseOfTheModel) {
   // 34 layers of 16 heads of 128 x 128, with three past inputs of q, k and v.
   EXPECT_EQ(GpuSnapshotBytes(config, 4), 4 * (34 * (16 * 128 * 128 + 3 * 3 * 2048) + 4096));
   EXPECT_EQ(PageBytes(config, KvDtype::kFp8E4m3), 12 * (256 * 512 + 64 * 128 * 2));
-  // 64 MiB of pool scores are not the largest workspace, and 512 MiB would be.
-  GpuPlanOptions options = CardsOf32Gib();
-  EXPECT_LT(GpuWorkspaceBytes(config, 4, options), 256 * kMib);
-  EXPECT_NEAR(static_cast<double>(GpuActivationBytes(config, 4, options)) / kMib, 1100, 200);
+  // The routed experts are the hungriest op: 4096 rows of 8 experts with 4096 inputs and 512 inner
+  // columns, and the router's 288 scores a row.
+  const GpuPlanOptions options = CardsOf32Gib();
+  EXPECT_EQ(GpuWorkspaceBytes(config, 4, options),
+            4 * 4096 * (8 * (4096 + 2 * 512 + 512 / 2) + 288));
+  EXPECT_NEAR(static_cast<double>(GpuActivationBytes(config, 4, options)) / kMib, 1730, 100);
 }
 
 TEST_F(FullSizeTest, SixteenBitLatentsAreSharedAndTheAdviceIsEightBit) {
