@@ -227,12 +227,6 @@ GpuLiveBytes CountGpuLiveBytes(const ModelConfig& config, int tp, int64_t draft_
   return live;
 }
 
-int64_t GpuSnapshotBytes(const ModelConfig& config, int tp) {
-  const int64_t inner = config.kda_inner() / tp;
-  const int64_t layer = inner * config.kda_head_dim + 3 * (config.kda_conv_kernel - 1) * inner;
-  return kFloat * (config.CountLayers(AttentionKind::kKda) * layer + config.hidden);
-}
-
 absl::StatusOr<GpuPlan> PlanGpu(const ModelConfig& config, int tp, const GpuWeightBytes& weights,
                                 const GpuPlanOptions& options) {
   if (absl::Status status = CheckOptions(config, options); !status.ok()) return status;
@@ -247,7 +241,7 @@ absl::StatusOr<GpuPlan> PlanGpu(const ModelConfig& config, int tp, const GpuWeig
   plan.graph_bytes = kGraphBytes;
   plan.live = CountGpuLiveBytes(config, tp, options.draft_tokens);
   plan.page_bytes = PageBytes(config, options.kv_dtype);
-  plan.snapshot_bytes = GpuSnapshotBytes(config, tp);
+  plan.snapshot_bytes = SnapshotBytes(config, tp);
   plan.pinned_host_bytes = PinnedBytes(options);
   DividePools(config, plan);
   return plan;

@@ -62,10 +62,6 @@ struct GpuLiveBytes {
 };
 GpuLiveBytes CountGpuLiveBytes(const ModelConfig& config, int tp, int64_t draft_tokens);
 
-// One snapshot of the prefix cache: KDA matrices and convolution inputs at a length that no open
-// pool crosses, and the hidden row of the last token.
-int64_t GpuSnapshotBytes(const ModelConfig& config, int tp);
-
 struct GpuPlan {
   enum class Verdict {
     kFits,        // max_num_seqs contexts of max_model_len at the same time

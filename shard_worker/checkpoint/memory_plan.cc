@@ -93,6 +93,13 @@ int64_t ActivationBytes(const ModelConfig& config, int tp, const MemoryPlanOptio
   return kFloat * (options.max_num_batched_tokens * per_token + scores + logits);
 }
 
+// Of one sequence: matrices and the last inputs of the convolutions.
+int64_t KdaFloats(const ModelConfig& config, int tp) {
+  const int64_t matrices = config.kda_heads / tp * config.kda_head_dim * config.kda_head_dim;
+  const int64_t columns = 3 * (config.kda_conv_kernel - 1) * config.kda_inner() / tp;
+  return config.CountLayers(AttentionKind::kKda) * (matrices + columns);
+}
+
 }  // namespace
 
 absl::StatusOr<KvDtype> ParseKvDtype(std::string_view flag) {
@@ -139,11 +146,12 @@ int64_t OpenPoolRows(const ModelConfig& config, int64_t draft_tokens) {
 }
 
 int64_t StateSlotBytes(const ModelConfig& config, int tp, int64_t draft_tokens) {
-  const int64_t matrices = config.kda_heads / tp * config.kda_head_dim * config.kda_head_dim;
-  const int64_t columns = 3 * (config.kda_conv_kernel - 1) * config.kda_inner() / tp;
   const int64_t open_pool = OpenPoolRows(config, draft_tokens) * 2 * config.index_head_dim;
-  return kFloat * (config.CountLayers(AttentionKind::kKda) * (matrices + columns) +
-                   Caches(config) * open_pool);
+  return kFloat * (KdaFloats(config, tp) + Caches(config) * open_pool);
+}
+
+int64_t SnapshotBytes(const ModelConfig& config, int tp) {
+  return kFloat * (KdaFloats(config, tp) + config.hidden);
 }
 
 int64_t PageBytes(const ModelConfig& config, KvDtype dtype) {

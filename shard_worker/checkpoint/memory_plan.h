@@ -33,6 +33,10 @@ int64_t OpenPoolRows(const ModelConfig& config, int64_t draft_tokens);
 // last kernel - 1 inputs of each convolution (F32), raw keys and gates of open pools (F32).
 int64_t StateSlotBytes(const ModelConfig& config, int tp, int64_t draft_tokens);
 
+// Bytes of one snapshot of a live state, taken where no indexer pool is open: KDA matrices and
+// convolution inputs, and the hidden row of the last token (all F32).
+int64_t SnapshotBytes(const ModelConfig& config, int tp);
+
 // Bytes of one page of 256 tokens over all DSA layers and the MTP layer: latents and pooled keys.
 int64_t PageBytes(const ModelConfig& config, KvDtype dtype);
 

@@ -14,6 +14,7 @@ namespace {
 PlanLimits MakePlanLimits(const ExecutorOptions& options, const Model& model, const Pools& pools) {
   PlanLimits limits;
   limits.pages = pools.options().pages;
+  limits.snapshots = pools.options().snapshots;
   limits.max_rows = model.limits().max_rows;
   limits.max_model_len = options.max_model_len;
   limits.max_draft_tokens = model.has_mtp() ? pools.options().draft_tokens : 0;
@@ -27,6 +28,7 @@ SequenceTable::Limits MakeTableLimits(const PlanLimits& limits, const Pools& poo
       .pages = pools.options().pages,
       .pages_per_sequence = static_cast<int>(
           (limits.max_model_len + limits.max_draft_tokens + kTokensPerPage - 1) / kTokensPerPage),
+      .max_model_len = limits.max_model_len,
       .vocab_size = limits.vocab_size};
 }
 
@@ -51,19 +53,41 @@ uint64_t Agreement(const v1::StepPlan& plan, const v1::StepResult& result,
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options, Model& model, const Pools& pools)
+Executor::Executor(const ExecutorOptions& options, Model& model, Pools& pools)
     : options_(options),
       model_(model),
       pools_(pools),
       limits_(MakePlanLimits(options, model, pools)),
-      table_(MakeTableLimits(limits_, pools)) {
+      table_(MakeTableLimits(limits_, pools)),
+      snapshot_tokens_(limits_.snapshots) {
   ids_.reserve(limits_.max_rows);
   segments_.reserve(pools.options().slots);
   logit_rows_.reserve(limits_.max_rows);
 }
 
 absl::Status Executor::Open(const v1::SequenceOpen& open) {
-  return table_.Open(open);
+  absl::Status status = CheckSnapshot(open);
+  status = table_.Open(open, std::move(status));
+  if (status.ok() && open.has_resume()) {
+    pools_.Restore(static_cast<int>(open.resume().snapshot()), static_cast<int>(open.slot()));
+  }
+  return status;
+}
+
+// A live state must be of as many tokens as the sequence says.
+absl::Status Executor::CheckSnapshot(const v1::SequenceOpen& open) const {
+  if (!open.has_resume()) return absl::OkStatus();
+  const v1::Resume& resume = open.resume();
+  if (resume.snapshot() >= snapshot_tokens_.size()) {
+    return absl::OutOfRangeError(absl::StrCat("snapshot ", resume.snapshot(),
+                                              " does not exist; the worker has ",
+                                              snapshot_tokens_.size(), " snapshots"));
+  }
+  const int64_t tokens = snapshot_tokens_[resume.snapshot()];
+  if (tokens == resume.n_tokens()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("resume at ", resume.n_tokens(),
+                                                    " tokens, but snapshot ", resume.snapshot(),
+                                                    " holds the state after ", tokens));
 }
 
 absl::Status Executor::Close(const v1::SequenceClose& close) {
@@ -160,7 +184,23 @@ absl::Status Executor::Run(const v1::StepPlan& plan, std::span<const CheckedRow>
   for (const Live& entry : live) entry.checked.sequence->absorbed += entry.rows;
   if (absl::Status s = ScoreTargets(live); !s.ok()) return s;
   if (absl::Status s = Draw(live); !s.ok()) return s;
+  Export(live);
   return Draft(live);
+}
+
+void Executor::Export(std::span<const Live> live) {
+  for (const Live& entry : live) {
+    const Sequence& sequence = *entry.checked.sequence;
+    for (const v1::Export& e : entry.checked.row->exports()) {
+      // What failed leaves nothing that could be resumed.
+      snapshot_tokens_[e.snapshot()] = sequence.failure.ok() ? sequence.absorbed : 0;
+      if (!sequence.failure.ok()) continue;
+      const int last_row = entry.row_begin + entry.rows - 1;
+      pools_.Export(static_cast<int>(sequence.slot),
+                    model_.activations().h + last_row * model_.config().hidden,
+                    static_cast<int>(e.snapshot()));
+    }
+  }
 }
 
 // A row whose logits hold a NaN or nothing finite fails its sequence, not its neighbours.

@@ -45,7 +45,7 @@ struct ExecutorStats {
 class Executor {
  public:
   // Keeps references; all must outlive the executor.
-  Executor(const ExecutorOptions& options, Model& model, const Pools& pools);
+  Executor(const ExecutorOptions& options, Model& model, Pools& pools);
 
   // An error says why the sequence cannot run; its rows will fail with the same reason until it is
   // closed, the sequences beside it run.
@@ -75,19 +75,22 @@ class Executor {
     v1::RowResult* result = nullptr;
   };
 
+  absl::Status CheckSnapshot(const v1::SequenceOpen& open) const;
   absl::Status Run(const v1::StepPlan& plan, std::span<const CheckedRow> rows,
                    v1::StepResult& result);
   absl::Status ScoreTargets(std::vector<Live>& live);
   absl::Status Draw(std::vector<Live>& live);
   static void Fail(Live& entry, int64_t position);
   absl::Status Draft(std::vector<Live>& live);
+  void Export(std::span<const Live> live);
   v1::StepResult Refused(const v1::StepPlan& plan, const absl::Status& status);
 
   const ExecutorOptions options_;
   Model& model_;
-  const Pools& pools_;
+  Pools& pools_;
   const PlanLimits limits_;
   SequenceTable table_;
+  std::vector<int64_t> snapshot_tokens_;  // [snapshots], what each was exported at; 0 = never
   uint64_t last_step_ = 0;
   v1::StepResult last_result_;
   absl::Status broken_;  // why no plan can be executed any more

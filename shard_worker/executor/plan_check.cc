@@ -35,9 +35,6 @@ absl::Status CheckShape(const v1::Row& row, const PlanLimits& limits) {
     return Bad(row, "draft_tokens is ", row.draft_tokens(),
                ", but verification of drafts is not supported by this worker");
   }
-  if (row.exports_size() != 0) {
-    return Bad(row, row.exports_size(), " exports, but this worker keeps no snapshots");
-  }
   if (row.n_tokens() == 0) return Bad(row, "n_tokens is 0, expected at least 1");
   if (row.from_device()) {
     if (row.n_tokens() != 1 || row.tokens_size() != 0) {
@@ -108,6 +105,29 @@ absl::Status CheckPlace(const v1::Row& row, const Sequence& sequence, const Plan
   return absl::OkStatus();
 }
 
+// What the row leaves in snapshots, each of which a plan writes at most once.
+absl::Status CheckExports(const v1::Row& row, const PlanLimits& limits,
+                          absl::flat_hash_set<uint32_t>& written) {
+  for (const v1::Export& e : row.exports()) {
+    if (e.offset() != row.n_tokens()) {
+      return Bad(row, "export after ", e.offset(), " of ", row.n_tokens(),
+                 " tokens; this worker exports at the end of a row");
+    }
+    const uint64_t tokens = uint64_t{row.position()} + e.offset();
+    if (tokens % kTokensPerPage != 0) {
+      return Bad(row, "export at ", tokens, " tokens, expected a multiple of ", kTokensPerPage);
+    }
+    if (e.snapshot() >= static_cast<uint32_t>(limits.snapshots)) {
+      return Bad(row, "snapshot ", e.snapshot(), " does not exist; the worker has ",
+                 limits.snapshots, " snapshots");
+    }
+    if (!written.insert(e.snapshot()).second) {
+      return Bad(row, "snapshot ", e.snapshot(), " is written twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, SequenceTable& table,
@@ -121,6 +141,7 @@ absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, Sequ
   rows.reserve(plan.rows_size());
   absl::flat_hash_set<uint64_t> uids;
   absl::flat_hash_set<uint32_t> new_pages;
+  absl::flat_hash_set<uint32_t> written;
   uint64_t tokens = 0;
   const int64_t max_pages =
       (limits.max_model_len + limits.max_draft_tokens + kTokensPerPage - 1) / kTokensPerPage;
@@ -130,13 +151,14 @@ absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, Sequ
     if (!uids.insert(row.seq_uid()).second) return Bad(row, "two rows in one plan");
     if (absl::Status s = CheckShape(row, limits); !s.ok()) return s;
     if (absl::Status s = CheckPlace(row, *sequence, limits); !s.ok()) return s;
+    if (absl::Status s = CheckExports(row, limits, written); !s.ok()) return s;
     for (const uint32_t page : row.new_pages()) {
       if (page >= static_cast<uint32_t>(limits.pages)) {
         return Bad(row, "page ", page, " does not exist; the worker has ", limits.pages, " pages");
       }
-      uint64_t owner = 0;
-      if (table.PageOwner(page, &owner)) {
-        return Bad(row, "page ", page, " belongs to sequence ", owner);
+      uint64_t user = 0;
+      if (table.PageUser(page, &user)) {
+        return Bad(row, "page ", page, " is used by sequence ", user);
       }
       if (!new_pages.insert(page).second) return Bad(row, "page ", page, " is given twice");
     }

@@ -19,6 +19,7 @@ struct CheckedRow {
 
 struct PlanLimits {
   int pages = 0;
+  int snapshots = 0;
   int max_rows = 0;           // tokens of one step
   int64_t max_model_len = 0;  // tokens of one sequence
   int max_draft_tokens = 0;   // 0 = there is no draft layer

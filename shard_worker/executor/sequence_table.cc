@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "shard_worker/checkpoint/model_config.h"
 #include "shard_worker/executor/sampling_params.h"
 
 namespace quartet {
@@ -14,11 +16,11 @@ constexpr size_t kMaxRefused = 256;
 }  // namespace
 
 SequenceTable::SequenceTable(const Limits& limits)
-    : limits_(limits), slot_owner_(limits.slots), page_owner_(limits.pages) {
+    : limits_(limits), slot_owner_(limits.slots), pages_(limits.pages) {
   sequences_.reserve(limits.slots + kMaxRefused);
 }
 
-absl::Status SequenceTable::Open(const v1::SequenceOpen& open) {
+absl::Status SequenceTable::Open(const v1::SequenceOpen& open, const absl::Status& given) {
   if (sequences_.contains(open.seq_uid())) {
     return absl::AlreadyExistsError(
         absl::StrCat("sequence ", open.seq_uid(), " is open already; uids are used once"));
@@ -31,33 +33,76 @@ absl::Status SequenceTable::Open(const v1::SequenceOpen& open) {
   Sequence sequence;
   sequence.uid = open.seq_uid();
   sequence.slot = open.slot();
-  sequence.failure = OpenIn(open, sequence);
+  sequence.failure = OpenIn(open, given, sequence);
   const absl::Status status = sequence.failure;
   sequences_.emplace(open.seq_uid(), std::move(sequence));
   return status;
 }
 
-absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, Sequence& sequence) {
+absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Status& given,
+                                   Sequence& sequence) {
   const auto refuse = [&](const absl::Status& status) {
     return absl::Status(status.code(),
                         absl::StrCat("sequence ", open.seq_uid(), ": ", status.message()));
   };
+  if (!given.ok()) return refuse(given);
   auto sampling = ToSampleParams(open, limits_.vocab_size);
   if (!sampling.ok()) return refuse(sampling.status());
   if (open.slot() >= slot_owner_.size()) {
     return refuse(absl::OutOfRangeError(absl::StrCat(
         "slot ", open.slot(), " does not exist; the worker has ", slot_owner_.size(), " slots")));
   }
-  Owner& owner = slot_owner_[open.slot()];
+  SlotOwner& owner = slot_owner_[open.slot()];
   if (owner.taken) {
     return refuse(absl::FailedPreconditionError(
         absl::StrCat("slot ", open.slot(), " belongs to sequence ", owner.uid)));
+  }
+  if (open.has_resume()) {
+    if (absl::Status s = CheckResume(open.resume()); !s.ok()) return refuse(s);
   }
   owner = {.taken = true, .uid = open.seq_uid()};
   ++slots_used_;
   sequence.owns_slot = true;
   sequence.sampling = *sampling;
   sequence.pages.reserve(limits_.pages_per_sequence);
+  for (const uint32_t page : open.resume().pages()) {
+    PageUse& use = pages_[page];
+    pages_used_ += use.users++ == 0;
+    if (!use.filling) use.uid = open.seq_uid();
+    sequence.pages.push_back(static_cast<int32_t>(page));
+  }
+  sequence.shared_pages = sequence.pages.size();
+  sequence.absorbed = open.resume().n_tokens();
+  return absl::OkStatus();
+}
+
+absl::Status SequenceTable::CheckResume(const v1::Resume& resume) const {
+  if (resume.n_tokens() == 0 || resume.n_tokens() % kTokensPerPage != 0 ||
+      resume.n_tokens() >= limits_.max_model_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resume at ", resume.n_tokens(), " tokens, expected a multiple of ",
+                     kTokensPerPage, " below max_model_len ", limits_.max_model_len));
+  }
+  if (resume.pages_size() * kTokensPerPage != resume.n_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("resume at ", resume.n_tokens(), " tokens with ",
+                                                   resume.pages_size(), " pages, expected ",
+                                                   resume.n_tokens() / kTokensPerPage));
+  }
+  absl::flat_hash_set<uint32_t> seen;
+  for (const uint32_t page : resume.pages()) {
+    if (page >= pages_.size()) {
+      return absl::OutOfRangeError(
+          absl::StrCat("page ", page, " does not exist; the worker has ", pages_.size(), " pages"));
+    }
+    if (!seen.insert(page).second) {
+      return absl::InvalidArgumentError(absl::StrCat("page ", page, " is given twice"));
+    }
+    const PageUse& use = pages_[page];
+    if (use.filling && sequences_.at(use.uid).absorbed < use.end) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("page ", page, " is still filled by sequence ", use.uid));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -66,10 +111,14 @@ absl::Status SequenceTable::Close(uint64_t uid) {
   if (it == sequences_.end()) {
     return absl::NotFoundError(absl::StrCat("sequence ", uid, " is not open"));
   }
-  for (const int32_t page : it->second.pages) page_owner_[page] = {};
-  pages_used_ -= static_cast<int>(it->second.pages.size());
-  if (it->second.owns_slot) {
-    slot_owner_[it->second.slot] = {};
+  const Sequence& sequence = it->second;
+  for (size_t i = 0; i < sequence.pages.size(); ++i) {
+    PageUse& use = pages_[sequence.pages[i]];
+    if (i >= sequence.shared_pages) use.filling = false;
+    pages_used_ -= --use.users == 0;
+  }
+  if (sequence.owns_slot) {
+    slot_owner_[sequence.slot] = {};
     --slots_used_;
   }
   sequences_.erase(it);
@@ -81,15 +130,19 @@ Sequence* SequenceTable::Find(uint64_t uid) {
   return it == sequences_.end() ? nullptr : &it->second;
 }
 
-bool SequenceTable::PageOwner(uint32_t page, uint64_t* uid) const {
-  *uid = page_owner_[page].uid;
-  return page_owner_[page].taken;
+bool SequenceTable::PageUser(uint32_t page, uint64_t* uid) const {
+  const PageUse& use = pages_[page];
+  *uid = use.users == 0 ? 0 : use.uid;
+  return use.users != 0;
 }
 
 void SequenceTable::AppendPages(Sequence& sequence, std::span<const uint32_t> pages) {
   for (const uint32_t page : pages) {
-    page_owner_[page] = {.taken = true, .uid = sequence.uid};
     sequence.pages.push_back(static_cast<int32_t>(page));
+    pages_[page] = {.users = 1,
+                    .filling = true,
+                    .uid = sequence.uid,
+                    .end = static_cast<int64_t>(sequence.pages.size()) * kTokensPerPage};
   }
   pages_used_ += static_cast<int>(pages.size());
 }

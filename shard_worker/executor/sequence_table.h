@@ -18,6 +18,7 @@ struct Sequence {
   bool owns_slot = false;
   ops::SampleParams sampling;
   std::vector<int32_t> pages;  // page i holds positions i * kTokensPerPage ..
+  size_t shared_pages = 0;     // the first ones, which it only reads
   int64_t absorbed = 0;        // tokens that the live state and the pages contain
   int32_t last_token = -1;     // drawn last; -1 = none yet
   // Not OK: the sequence cannot be run (refused when it was opened, or a row failed). Its rows fail
@@ -25,28 +26,31 @@ struct Sequence {
   absl::Status failure;
 };
 
-// The sequences of one epoch and who owns which slot and page. One thread.
+// The sequences of one epoch, who owns which slot, and who uses which page: one sequence that fills
+// it, then perhaps others that read what is full. Pages of a cache that nobody reads at the moment
+// are not known here. One thread.
 class SequenceTable {
  public:
   struct Limits {
     int slots = 0;
     int pages = 0;
     int pages_per_sequence = 0;
+    int64_t max_model_len = 0;  // tokens
     int64_t vocab_size = 0;
   };
   explicit SequenceTable(const Limits& limits);
 
-  // An error is the reason why the sequence cannot run; it is remembered under its uid until Close,
-  // so that its rows fail by themselves. RESOURCE_EXHAUSTED: too many refused sequences are
-  // remembered already, and this one is not.
-  absl::Status Open(const v1::SequenceOpen& open);
-  // Frees slot and pages.
+  // An error is the reason why the sequence cannot run, `given` if that is one; it is remembered
+  // under its uid until Close, so that its rows fail by themselves. RESOURCE_EXHAUSTED: too many
+  // refused sequences are remembered already, and this one is not.
+  absl::Status Open(const v1::SequenceOpen& open, const absl::Status& given = absl::OkStatus());
+  // Frees the slot, and the pages that nobody else uses.
   absl::Status Close(uint64_t uid);
 
   Sequence* Find(uint64_t uid);
-  // The uid that owns a page, or 0 and false.
-  bool PageOwner(uint32_t page, uint64_t* uid) const;
-  // Appends pages that were checked before: in range, owned by nobody.
+  // The uid of a sequence that uses a page, or 0 and false.
+  bool PageUser(uint32_t page, uint64_t* uid) const;
+  // Appends pages that were checked before: in range, used by nobody.
   void AppendPages(Sequence& sequence, std::span<const uint32_t> pages);
 
   int slots_used() const { return slots_used_; }
@@ -54,16 +58,23 @@ class SequenceTable {
   size_t size() const { return sequences_.size(); }
 
  private:
-  absl::Status OpenIn(const v1::SequenceOpen& open, Sequence& sequence);
+  absl::Status OpenIn(const v1::SequenceOpen& open, const absl::Status& given, Sequence& sequence);
+  absl::Status CheckResume(const v1::Resume& resume) const;
 
   const Limits limits_;
   absl::flat_hash_map<uint64_t, Sequence> sequences_;
-  struct Owner {
+  struct SlotOwner {
     bool taken = false;
     uint64_t uid = 0;
   };
-  std::vector<Owner> slot_owner_;
-  std::vector<Owner> page_owner_;
+  struct PageUse {
+    int users = 0;
+    bool filling = false;  // by a sequence that is still open
+    uint64_t uid = 0;      // the sequence that fills it, else the one that came last
+    int64_t end = 0;       // the position behind its last one
+  };
+  std::vector<SlotOwner> slot_owner_;
+  std::vector<PageUse> pages_;
   int slots_used_ = 0;
   int pages_used_ = 0;
 };

@@ -152,6 +152,7 @@ class ShardWorker::Impl {
                                  : device_->memory_bytes() / device_->sharers(tp));
       offer.set_weight_bytes(device_->WeightBytes(*checkpoint_, *weights));
       offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens));
+      offer.set_snapshot_bytes(SnapshotBytes(config_, tp));
       offer.set_page_bytes(PageBytes(config_, options_.kv_dtype));
       offer.set_activation_bytes_per_token(device_->ActivationBytesPerToken(
           config_, tp, static_cast<int64_t>(offer.weight_bytes()), options_.kv_dtype));
@@ -257,9 +258,6 @@ class ShardWorker::Impl {
     if (pools.slots() == 0 || pools.pages() == 0) {
       return bad(pools.slots(), " slots and ", pools.pages(), " pages, expected at least one each");
     }
-    if (pools.snapshots() != 0) {
-      return bad(pools.snapshots(), " snapshots, but this worker keeps none");
-    }
     if (welcome.max_num_batched_tokens() == 0 ||
         welcome.max_num_batched_tokens() > kMaxBatchedTokens) {
       return bad("max_num_batched_tokens is ", welcome.max_num_batched_tokens(), ", expected 1 to ",
@@ -273,13 +271,14 @@ class ShardWorker::Impl {
         static_cast<double>(offer->weight_bytes()) +
         static_cast<double>(pools.slots()) * static_cast<double>(offer->slot_bytes()) +
         static_cast<double>(pools.pages()) * static_cast<double>(offer->page_bytes()) +
+        static_cast<double>(pools.snapshots()) * static_cast<double>(offer->snapshot_bytes()) +
         static_cast<double>(welcome.max_num_batched_tokens()) *
             static_cast<double>(offer->activation_bytes_per_token());
     if (planned > static_cast<double>(offer->budget_bytes())) {
       return absl::ResourceExhaustedError(absl::StrFormat(
-          "the coordinator's welcome asks for %.1f MiB (%d slots, %d pages), the budget is %.1f "
-          "MiB; raise --memory-gib or lower --max-model-len or --max-num-seqs",
-          planned / (1 << 20), pools.slots(), pools.pages(),
+          "the coordinator's welcome asks for %.1f MiB (%d slots, %d pages, %d snapshots), the "
+          "budget is %.1f MiB; raise --memory-gib or lower --max-model-len or --max-num-seqs",
+          planned / (1 << 20), pools.slots(), pools.pages(), pools.snapshots(),
           static_cast<double>(offer->budget_bytes()) / (1 << 20)));
     }
     return absl::OkStatus();
@@ -299,6 +298,7 @@ class ShardWorker::Impl {
     PoolOptions pool_options;
     pool_options.slots = static_cast<int>(welcome.pools().slots());
     pool_options.pages = static_cast<int>(welcome.pools().pages());
+    pool_options.snapshots = static_cast<int>(welcome.pools().snapshots());
     BackendLimits limits;
     limits.threads = threads;
     limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
         absl::StrFormat("the pools need at least one slot and one page, given were %d and %d",
                         options.slots, options.pages));
   }
-  auto pools = std::unique_ptr<Pools>(new Pools);
+  auto pools = std::unique_ptr<Pools>(new Pools(backend));
   pools->options_ = options;
   pools->ring_rows_ = static_cast<int>(OpenPoolRows(config, options.draft_tokens));
   const int64_t heads = config.kda_heads / tp;
@@ -59,31 +59,61 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
                                  (options.kv_dtype == KvDtype::kFp32 ? 4 : 2);
 
   const int layers = static_cast<int>(config.layers + config.mtp_layers);
+  const auto is_kda = [&](int layer) {
+    return layer < config.layers && config.attention[layer] == AttentionKind::kKda;
+  };
+  pools->places_.resize(layers);
+  int64_t floats = 0;
   for (int layer = 0; layer < layers; ++layer) {
-    LayerPlace place;
-    if (layer < config.layers && config.attention[layer] == AttentionKind::kKda) {
-      place.recurrent = pools->slot_floats_;
-      place.conv = AlignFloats(place.recurrent + pools->recurrent_floats_);
-      pools->slot_floats_ = AlignFloats(place.conv + pools->conv_floats_);
-    } else {
-      place.ring = pools->slot_floats_;
-      pools->slot_floats_ = AlignFloats(place.ring + ring_floats);
-      place.latent = pools->page_bytes_;
-      place.pool_keys = place.latent + static_cast<int64_t>(ops::AlignUp(latent_bytes));
-      pools->page_bytes_ = place.pool_keys + static_cast<int64_t>(ops::AlignUp(pool_key_bytes));
-    }
-    pools->places_.push_back(place);
+    if (!is_kda(layer)) continue;
+    LayerPlace& place = pools->places_[layer];
+    place.recurrent = floats;
+    place.conv = AlignFloats(place.recurrent + pools->recurrent_floats_);
+    floats = AlignFloats(place.conv + pools->conv_floats_);
   }
+  pools->kda_floats_ = floats;
+  pools->hidden_ = config.hidden;
+  pools->snapshot_floats_ = AlignFloats(floats + config.hidden);
+  for (int layer = 0; layer < layers; ++layer) {
+    if (is_kda(layer)) continue;
+    LayerPlace& place = pools->places_[layer];
+    place.ring = floats;
+    floats = AlignFloats(place.ring + ring_floats);
+    place.latent = pools->page_bytes_;
+    place.pool_keys = place.latent + static_cast<int64_t>(ops::AlignUp(latent_bytes));
+    pools->page_bytes_ = place.pool_keys + static_cast<int64_t>(ops::AlignUp(pool_key_bytes));
+  }
+  pools->slot_floats_ = floats;
 
   auto slots = backend.Allocate(static_cast<size_t>(pools->slot_bytes()) * options.slots,
                                 "live states of sequences");
   if (!slots.ok()) return slots.status();
   pools->slots_ = *std::move(slots);
+  if (options.snapshots > 0) {
+    auto snapshots =
+        backend.Allocate(static_cast<size_t>(pools->snapshot_bytes()) * options.snapshots,
+                         "snapshots of live states");
+    if (!snapshots.ok()) return snapshots.status();
+    pools->snapshots_ = *std::move(snapshots);
+  }
   auto pages = backend.Allocate(static_cast<size_t>(pools->page_bytes_) * options.pages,
                                 "pages of the attention cache");
   if (!pages.ok()) return pages.status();
   pools->pages_ = *std::move(pages);
   return pools;
+}
+
+void Pools::Export(int slot, const float* hidden, int snapshot) {
+  float* to = reinterpret_cast<float*>(snapshots_.data()) + snapshot * snapshot_floats_;
+  const float* from = reinterpret_cast<float*>(slots_.data()) + slot * slot_floats_;
+  backend_.Copy(to, from, kda_floats_ * sizeof(float));
+  backend_.Copy(to + kda_floats_, hidden, hidden_ * sizeof(float));
+}
+
+void Pools::Restore(int snapshot, int slot) {
+  const float* from = reinterpret_cast<float*>(snapshots_.data()) + snapshot * snapshot_floats_;
+  float* to = reinterpret_cast<float*>(slots_.data()) + slot * slot_floats_;
+  backend_.Copy(to, from, kda_floats_ * sizeof(float));
 }
 
 ops::KdaState Pools::kda_state(int layer) const {

@@ -44,6 +44,11 @@ uint64_t PlanHash(const StepPlan& plan) {
     hash.Add(row.sample);
     hash.AddAll(row.logprob_targets);
     hash.Add(row.want_logprob);
+    hash.Add(row.exports.size());
+    for (const SnapshotExport& e : row.exports) {
+      hash.Add(e.offset);
+      hash.Add(e.snapshot);
+    }
     hash.Add(row.draft);
     hash.Add(static_cast<uint64_t>(row.mtp_next));
     hash.Add(row.draft_chain);

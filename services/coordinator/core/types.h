@@ -2,6 +2,7 @@
 #define QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,13 @@ struct SubmitOutcome {
 
 // ---- what the workers are told ---------------------------------------------------------------
 
+// Where a sequence begins when a prefix of it is cached.
+struct Resume {
+  uint32_t snapshot = 0;
+  uint32_t n_tokens = 0;
+  std::vector<uint32_t> pages;  // shared
+};
+
 struct SequenceOpen {
   uint64_t seq_uid = 0;
   uint32_t slot = 0;
@@ -82,8 +90,10 @@ struct SequenceOpen {
   std::vector<int32_t> end_ids;
   int32_t first_padding_id = 0;
   uint32_t prompt_tokens = 0;
+  std::optional<Resume> resume;
 };
 
+// The state after the row's first `offset` tokens goes into a snapshot.
 struct SnapshotExport {
   uint32_t offset = 0;
   uint32_t snapshot = 0;

@@ -16,12 +16,23 @@ std::string Mib(uint64_t bytes) {
 uint64_t FixedBytes(const MemoryOffer& offer, const PoolLimits& limits) {
   return offer.weight_bytes +
          offer.activation_bytes_per_token * uint64_t{limits.max_num_batched_tokens} +
-         offer.slot_bytes * uint64_t{limits.max_num_seqs};
+         offer.slot_bytes * uint64_t{limits.max_num_seqs} +
+         (limits.prefix_caching ? offer.snapshot_bytes * kMinSnapshots : 0);
 }
 
 uint64_t PagesThatFit(const MemoryOffer& offer, const PoolLimits& limits) {
   const uint64_t fixed = FixedBytes(offer, limits);
   return fixed >= offer.budget_bytes ? 0 : (offer.budget_bytes - fixed) / offer.page_bytes;
+}
+
+// Beside the pages of the plan.
+uint32_t SnapshotsThatFit(const MemoryOffer& offer, const PoolPlan& plan,
+                          const PoolLimits& limits) {
+  if (!limits.prefix_caching || offer.snapshot_bytes == 0) return 0;
+  const uint64_t rest =
+      offer.budget_bytes - FixedBytes(offer, limits) - offer.page_bytes * plan.pages;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(plan.pages, kMinSnapshots + rest / offer.snapshot_bytes));
 }
 
 std::string Figures(const MemoryOffer& offer, const PoolLimits& limits) {
@@ -96,16 +107,24 @@ absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,
                      " fit: ", Figures(*tightest, limits), "; ", advice));
   }
   plan.pages = static_cast<uint32_t>(std::min(pages, context_pages * limits.max_num_seqs));
+  plan.snapshots = UINT32_MAX;
+  for (const MemoryOffer& offer : offers) {
+    plan.snapshots = std::min(plan.snapshots, SnapshotsThatFit(offer, plan, limits));
+  }
   return plan;
 }
 
 absl::Status FitsPools(const MemoryOffer& offer, const PoolPlan& plan, const PoolLimits& limits) {
   if (absl::Status error = OfferError(offer); !error.ok()) return error;
   const uint64_t pages = PagesThatFit(offer, limits);
-  if (offer.page_tokens == plan.page_tokens && pages >= plan.pages) return absl::OkStatus();
+  const bool pages_fit = offer.page_tokens == plan.page_tokens && pages >= plan.pages;
+  const uint32_t snapshots = pages_fit ? SnapshotsThatFit(offer, plan, limits) : 0;
+  if (pages_fit && snapshots >= plan.snapshots) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the engine's pools are agreed at ", plan.pages, " pages of ", plan.page_tokens,
-                   " tokens; this worker has room for ", pages, ": ", Figures(offer, limits)));
+                   " tokens and ", plan.snapshots, " snapshots; this worker has room for ", pages,
+                   " pages", pages_fit ? absl::StrCat(" and ", snapshots, " snapshots") : "", ": ",
+                   Figures(offer, limits)));
 }
 
 }  // namespace quartet::coordinator

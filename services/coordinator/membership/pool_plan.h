@@ -18,6 +18,7 @@ struct MemoryOffer {
   uint64_t page_bytes = 0;
   uint64_t activation_bytes_per_token = 0;
   uint32_t page_tokens = 0;
+  uint64_t snapshot_bytes = 0;  // 0 = this worker keeps none
 };
 
 struct PoolLimits {
@@ -25,6 +26,7 @@ struct PoolLimits {
   uint32_t max_num_batched_tokens = 512;
   uint32_t max_model_len = 0;  // as asked for; 0 = the default
   uint32_t max_position_embeddings = 0;
+  bool prefix_caching = false;
 };
 
 struct PoolPlan {
@@ -32,7 +34,11 @@ struct PoolPlan {
   uint32_t pages = 0;
   uint32_t page_tokens = 0;
   uint32_t max_model_len = 0;
+  uint32_t snapshots = 0;  // 0 = no prefix caching
 };
+
+// With prefix caching there is always room for these.
+inline constexpr uint32_t kMinSnapshots = 4;
 
 inline constexpr uint32_t kDefaultMaxModelLen = 131072;
 
@@ -40,9 +46,10 @@ inline constexpr uint32_t kDefaultMaxModelLen = 131072;
 // model has positions is an error.
 absl::StatusOr<uint32_t> ResolveMaxModelLen(const PoolLimits& limits);
 
-// The pools that every rank can hold. Of each offer: weights, activations and max_num_seqs slots
-// first, pages with the rest, never more than max_num_seqs full contexts; then the minimum over
-// ranks, because pools are equal everywhere. `offers` has one entry per rank, all of the same
+// The pools that every rank can hold. Of each offer: weights, activations, max_num_seqs slots and
+// kMinSnapshots first, pages with the rest, never more than max_num_seqs full contexts; then more
+// snapshots, never more than pages. Of all that the minimum over ranks, because pools are equal
+// everywhere. `offers` has one entry per rank, all of the same
 // tensor-parallel size. If not even one full context fits: an error with the figures of the
 // tightest rank and the largest --max-model-len that would fit.
 absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,

@@ -99,7 +99,8 @@ WorkerFacts ToWorkerFacts(const v1::Hello& hello) {
   for (const v1::MemoryOffer& offer : hello.offers()) {
     facts.offers.push_back({offer.tensor_parallel_size(), offer.budget_bytes(),
                             offer.weight_bytes(), offer.slot_bytes(), offer.page_bytes(),
-                            offer.activation_bytes_per_token(), offer.page_tokens()});
+                            offer.activation_bytes_per_token(), offer.page_tokens(),
+                            offer.snapshot_bytes()});
   }
   return facts;
 }
@@ -129,6 +130,12 @@ v1::SequenceOpen ToProto(const SequenceOpen& open) {
   message.mutable_end_ids()->Add(open.end_ids.begin(), open.end_ids.end());
   message.set_first_padding_id(open.first_padding_id);
   message.set_prompt_tokens(open.prompt_tokens);
+  if (open.resume.has_value()) {
+    v1::Resume* resume = message.mutable_resume();
+    resume->set_snapshot(open.resume->snapshot);
+    resume->set_n_tokens(open.resume->n_tokens);
+    resume->mutable_pages()->Add(open.resume->pages.begin(), open.resume->pages.end());
+  }
   return message;
 }
 

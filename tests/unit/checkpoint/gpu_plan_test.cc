@@ -301,7 +301,7 @@ TEST_F(FullSizeTest, SizesAreThoseOfTheModel) {
 
   const ModelConfig& config = resolved->config;
   // 34 layers of 16 heads of 128 x 128, with three past inputs of q, k and v.
-  EXPECT_EQ(GpuSnapshotBytes(config, 4), 4 * (34 * (16 * 128 * 128 + 3 * 3 * 2048) + 4096));
+  EXPECT_EQ(SnapshotBytes(config, 4), 4 * (34 * (16 * 128 * 128 + 3 * 3 * 2048) + 4096));
   EXPECT_EQ(PageBytes(config, KvDtype::kFp8E4m3), 12 * (256 * 512 + 64 * 128 * 2));
   // The routed experts are the hungriest op: 4096 rows of 8 experts with 4096 inputs and 512 inner
   // columns, and the router's 288 scores a row.

@@ -56,6 +56,43 @@ TEST(PoolPlan, NeverMoreThanMaxNumSeqsFullContexts) {
   EXPECT_EQ(plan->pages, 80u);
 }
 
+TEST(PoolPlan, SnapshotsGetWhatPagesLeave) {
+  MemoryOffer offer = Offer();
+  offer.snapshot_bytes = kMiB / 2;
+  PoolLimits limits = Limits();
+  EXPECT_EQ(PlanPools({offer}, limits)->snapshots, 0u);  // not asked for
+  limits.prefix_caching = true;
+  // Pages come first but for the four snapshots that must be there.
+  auto plan = PlanPools({offer}, limits);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->pages, 28u);
+  EXPECT_EQ(plan->snapshots, 5u);
+  // All pages that can be used, and then the rest: the tightest rank decides.
+  MemoryOffer rich = offer;
+  rich.budget_bytes = 160 * kMiB;
+  EXPECT_EQ(PlanPools({rich}, limits)->pages, 80u);
+  EXPECT_EQ(PlanPools({rich}, limits)->snapshots, 21u);
+  EXPECT_EQ(PlanPools({rich, offer}, limits)->snapshots, 5u);
+  // Never more than pages.
+  rich.budget_bytes = uint64_t{1} << 40;
+  EXPECT_EQ(PlanPools({rich}, limits)->snapshots, 80u);
+  // A worker that keeps none.
+  EXPECT_EQ(PlanPools({rich, Offer()}, limits)->snapshots, 0u);
+}
+
+TEST(PoolPlan, AWorkerWithoutRoomForTheSnapshotsDoesNotFit) {
+  MemoryOffer offer = Offer();
+  offer.snapshot_bytes = kMiB / 2;
+  PoolLimits limits = Limits();
+  limits.prefix_caching = true;
+  const PoolPlan plan = *PlanPools({offer}, limits);
+  EXPECT_TRUE(FitsPools(offer, plan, limits).ok());
+  offer.budget_bytes -= kMiB / 2;
+  EXPECT_THAT(std::string(FitsPools(offer, plan, limits).message()),
+              HasSubstr("28 pages of 256 tokens and 5 snapshots; this worker has room for 28 pages "
+                        "and 4 snapshots"));
+}
+
 TEST(PoolPlan, IfNotOneContextFitsTheErrorSaysWhatWould) {
   PoolLimits limits = Limits();
   limits.max_model_len = 8192;  // 32 pages

@@ -17,6 +17,7 @@ inline constexpr int kTestModelLen = 1024;
 inline constexpr int kTestBatchedTokens = 320;
 inline constexpr int kTestSlots = 4;
 inline constexpr int kTestPages = 12;
+inline constexpr int kTestSnapshots = 3;
 inline constexpr int kTestVocab = 512;
 
 // An executor over the miniature model. The model and its pools are loaded once for all tests, so
@@ -28,6 +29,7 @@ class ExecutorFixture : public testing::Test {
     options.dir = QUARTET_SOURCE_DIR "/tests/data/model";
     options.pools = {.slots = kTestSlots,
                      .pages = kTestPages,
+                     .snapshots = kTestSnapshots,
                      .draft_tokens = kMaxDraftTokens,
                      .kv_dtype = KvDtype::kFp32};
     options.limits = {.max_rows = kTestBatchedTokens,
@@ -54,6 +56,15 @@ class ExecutorFixture : public testing::Test {
   void Open(uint64_t uid, uint32_t slot) {
     const absl::Status status = executor_->Open(OpenMessage(uid, slot));
     ASSERT_TRUE(status.ok()) << status;
+  }
+  // Opens a sequence behind a prefix; the message if it is refused.
+  std::string Resume(uint64_t uid, uint32_t slot, uint32_t snapshot, uint32_t n_tokens,
+                     const std::vector<uint32_t>& pages) {
+    v1::SequenceOpen open = OpenMessage(uid, slot);
+    open.mutable_resume()->set_snapshot(snapshot);
+    open.mutable_resume()->set_n_tokens(n_tokens);
+    open.mutable_resume()->mutable_pages()->Add(pages.begin(), pages.end());
+    return std::string(executor_->Open(open).message());
   }
   void Close(uint64_t uid) {
     v1::SequenceClose close;
@@ -88,6 +99,13 @@ class ExecutorFixture : public testing::Test {
   static v1::Row Sampled(v1::Row row) {
     row.set_sample(true);
     row.set_want_logprob(true);
+    return row;
+  }
+  // The same with the state after it kept in a snapshot.
+  static v1::Row Exporting(v1::Row row, uint32_t snapshot) {
+    v1::Export* e = row.add_exports();
+    e->set_offset(row.n_tokens());
+    e->set_snapshot(snapshot);
     return row;
   }
   // One more token: the one drawn last.

@@ -52,6 +52,7 @@ TEST(PoolsTest, SizesAreThoseOfTheMemoryPlan) {
                 .value();
         EXPECT_EQ(pools->slot_bytes(), StateSlotBytes(config, tp, 3));
         EXPECT_EQ(pools->page_bytes(), PageBytes(config, dtype));
+        EXPECT_EQ(pools->snapshot_bytes(), SnapshotBytes(config, tp));
       }
     }
   }
