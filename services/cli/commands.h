@@ -19,6 +19,7 @@ void AddChatCommand(CLI::App& app, Command* chosen);
 void AddBenchCommand(CLI::App& app, Command* chosen);
 void AddDoctorCommand(CLI::App& app, Command* chosen);
 void AddPlanCommand(CLI::App& app, Command* chosen);
+void AddSimCommand(CLI::App& app, Command* chosen);
 
 }  // namespace quartet::cli
 

@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   quartet::cli::AddBenchCommand(app, &chosen);
   quartet::cli::AddDoctorCommand(app, &chosen);
   quartet::cli::AddPlanCommand(app, &chosen);
+  quartet::cli::AddSimCommand(app, &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

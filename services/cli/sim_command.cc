@@ -1,0 +1,75 @@
+#include <cstdint>
+#include <iostream>
+#include <limits>
+#include <memory>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/strings/str_format.h"
+#include "services/cli/commands.h"
+#include "services/coordinator/simulation/abort_note.h"
+#include "services/coordinator/simulation/report.h"
+#include "services/coordinator/simulation/scenario.h"
+#include "services/coordinator/simulation/simulation.h"
+
+namespace quartet::cli {
+namespace {
+
+struct SimFlags {
+  uint64_t seed = 1;
+  uint64_t runs = 1;
+  uint64_t steps = 400;
+  bool trace = false;
+};
+
+int RunSim(const SimFlags& flags) {
+  simulation::Trace::Listener listener;
+  if (flags.trace) {
+    listener = [](const simulation::TraceEvent& event) {
+      std::cout << simulation::Format(event) << "\n";
+    };
+  }
+  simulation::Totals totals;
+  uint64_t digest = 0;
+  for (uint64_t seed = flags.seed; seed - flags.seed < flags.runs; ++seed) {
+    const simulation::AbortNote note(seed, flags.steps);
+    simulation::Scenario scenario = simulation::RandomScenario(seed);
+    if (flags.trace || flags.runs == 1) {
+      std::cout << "seed " << seed << ": " << simulation::Describe(scenario) << "\n";
+    }
+    simulation::Simulation simulation(std::move(scenario), listener);
+    const simulation::Result result = simulation.Run(flags.steps);
+    digest = simulation::Mix(digest ^ result.digest);
+    if (!result.ok()) {
+      std::cout << std::flush;
+      std::cerr << simulation::DescribeFailure(seed, result);
+      return 1;
+    }
+    totals.Add(result);
+  }
+  std::cout << simulation::Summary(totals) << absl::StrFormat("%-10s %016x\n", "digest", digest);
+  return 0;
+}
+
+}  // namespace
+
+void AddSimCommand(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<SimFlags>();
+  CLI::App* sim = app.add_subcommand(
+      "sim",
+      "Run the scheduler in a simulated cluster, in virtual time and with faults; exit code 1 if "
+      "an invariant does not hold");
+  sim->add_option("--seed", flags->seed, "The run; the same seed is the same run")
+      ->capture_default_str();
+  sim->add_option("--runs", flags->runs, "So many seeds, from --seed on")
+      ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
+      ->capture_default_str();
+  sim->add_option("--steps", flags->steps, "Steps of each run before its clients stop coming")
+      ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
+      ->capture_default_str();
+  sim->add_flag("--trace", flags->trace, "Print what happens, a line each");
+  sim->callback([flags, chosen] { *chosen = [flags] { return RunSim(*flags); }; });
+}
+
+}  // namespace quartet::cli

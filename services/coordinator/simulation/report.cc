@@ -1,0 +1,58 @@
+#include "services/coordinator/simulation/report.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace quartet::simulation {
+
+void Totals::Add(const Result& result) {
+  ++runs;
+  time_us += result.time_us;
+  tally.Add(result.tally);
+  for (int i = 0; i < kFaultKinds; ++i) faults[i] += result.faults[i];
+}
+
+std::string Summary(const Totals& totals) {
+  const Tally& t = totals.tally;
+  std::string text;
+  const auto line = [&text](const char* name, uint64_t value, const std::string& parts) {
+    absl::StrAppendFormat(&text, "%-10s %12d  %s\n", name, value, parts);
+  };
+  line("runs", totals.runs,
+       absl::StrFormat("%.1f s of virtual time", static_cast<double>(totals.time_us) / 1e6));
+  line("steps", t.steps,
+       absl::StrCat(t.rows, " rows of ", t.row_tokens, " tokens; ", t.void_rows,
+                    " rows void because their request had ended"));
+  line("requests", t.accepted, absl::StrCat("and ", t.refused, " refused by a full queue"));
+  line("finished", std::accumulate(std::begin(t.finished), std::end(t.finished), uint64_t{0}),
+       absl::StrCat("end token ", t.finished[0], ", stop id ", t.finished[1], ", length ",
+                    t.finished[2], ", truncated ", t.finished[3]));
+  line("cancelled", t.cancelled_queued + t.cancelled_prefill + t.cancelled_decode,
+       absl::StrCat("queued ", t.cancelled_queued, ", prefill ", t.cancelled_prefill, ", decode ",
+                    t.cancelled_decode));
+  line("failed", t.failed_rows + t.failed_engine,
+       absl::StrCat("no finite logit ", t.failed_rows, ", engine lost ", t.failed_engine));
+  line("tokens", t.tokens, "told");
+  line("preempted", t.preemptions, "and computed again");
+  std::string faults;
+  uint64_t sum = 0;
+  for (int i = 1; i < kFaultKinds; ++i) {
+    sum += totals.faults[i];
+    absl::StrAppend(&faults, i == 1 ? "" : ", ", Name(static_cast<Fault>(i)), " ",
+                    totals.faults[i]);
+  }
+  line("faults", sum, faults);
+  line("engines", t.engines, "");
+  return text;
+}
+
+std::string DescribeFailure(uint64_t seed, const Result& result) {
+  std::string text;
+  for (const std::string& line : result.trace_tail) absl::StrAppend(&text, line, "\n");
+  return absl::StrCat(text, "seed ", seed, ", step ", result.violation_step, ": ", result.violation,
+                      "\n");
+}
+
+}  // namespace quartet::simulation

@@ -1,0 +1,282 @@
+#include "services/coordinator/simulation/scenario.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/simulation/random.h"
+
+namespace quartet::simulation {
+
+using coordinator::CoreConfig;
+using coordinator::kChunkMultiple;
+using coordinator::PlanRow;
+using coordinator::Request;
+
+namespace {
+
+// Streams of a seed.
+constexpr uint64_t kEngineStream = 1;
+constexpr uint64_t kClientStream = 2;
+constexpr uint64_t kFaultStream = 3;
+constexpr uint64_t kPromptStream = 4;
+
+// Sequences that outgrow the pages that are left, so that others give up theirs.
+void MakeTight(Random& random, CoreConfig& config) {
+  config.slots = random.Between(3, 6);
+  config.page_tokens = 64;
+  config.max_model_len = random.Between(200, 700);
+  config.pages = (config.max_model_len + 63) / 64 + random.Below(3);
+}
+
+CoreConfig RandomConfig(Random& random, bool tight) {
+  CoreConfig config;
+  config.epoch = random.Between(1, 1000);
+  config.vocab_size = random.OneOf({50, 1000, 154880});
+  config.slots = random.Between(1, 6);
+  config.page_tokens = random.OneOf({64, 128, 256, 256, 256});
+  switch (random.Below(3)) {
+    case 0:
+      config.max_model_len = random.Between(300, 1200);
+      break;
+    case 1:
+      config.max_model_len = random.Between(4650, 6000);
+      break;
+    default:
+      config.max_model_len = random.Between(6000, 20000);
+  }
+  const uint32_t context = (config.max_model_len + config.page_tokens - 1) / config.page_tokens;
+  config.pages = random.Below(3) == 0 ? context * config.slots
+                                      : random.Between(context, context + context / 2);
+  if (tight) MakeTight(random, config);
+  const uint32_t least = kChunkMultiple + config.slots - 1;
+  config.max_num_batched_tokens =
+      std::max(least, random.OneOf({least, 128, 200, 512, 512, 1000, 2048, 4096}));
+  config.prefill_chunk = random.Below(2) == 0 ? 0 : kChunkMultiple * random.Between(1, 8);
+  config.max_queued_requests = random.Between(2, 24);
+  config.max_queued_tokens = random.Between(500, 60000);
+  return config;
+}
+
+// Lengths at the edges of pages and of blocks of 2,304 tokens, some short, some long.
+uint32_t RandomPromptTokens(Random& random, uint32_t max_model_len) {
+  const uint32_t longest = max_model_len - 1;
+  const uint32_t kind = random.Below(20);
+  uint32_t tokens = random.Between(1, 150);
+  if (kind < 4) tokens = random.OneOf({1, 255, 256, 257, 2303, 2304, 2305, 4607, 4608, 4609});
+  if (kind == 4 || kind == 5) tokens = random.Between(1, 2000);
+  if (kind == 6) tokens = random.Between(1, longest);
+  if (tokens <= longest) return tokens;
+  return random.Permille(150) ? longest : random.Between(1, std::min(150u, longest));
+}
+
+class RandomClients {
+ public:
+  RandomClients(uint64_t seed, const CoreConfig& config, bool long_answers, TimeUs mean_gap_us,
+                TimeUs step_us)
+      : random_(seed, kClientStream),
+        config_(config),
+        long_answers_(long_answers),
+        mean_gap_us_(mean_gap_us),
+        step_us_(static_cast<uint32_t>(step_us)) {}
+
+  std::optional<ClientScript> operator()() {
+    ClientScript client;
+    // Now and then many come at once.
+    client.gap_us = random_.Permille(150)
+                        ? 0
+                        : static_cast<TimeUs>(random_.Gap(static_cast<uint64_t>(mean_gap_us_)));
+    FillRequest(client.request);
+    FillBehaviour(client);
+    return client;
+  }
+
+ private:
+  int32_t Id() { return static_cast<int32_t>(random_.Below(config_.vocab_size)); }
+
+  void FillRequest(Request& request) {
+    const uint32_t prompt = RandomPromptTokens(random_, config_.max_model_len);
+    const uint32_t room = config_.max_model_len - prompt;
+    uint32_t max_tokens = 0;  // the rest of the context
+    switch (random_.Below(8)) {
+      case 0:
+        break;
+      case 1:
+        max_tokens = random_.Between(1, 2);
+        break;
+      default:
+        max_tokens = random_.Between(1, long_answers_ ? 800 : 60);
+    }
+    request = MakeRequest(random_.Next(), prompt, std::min(max_tokens, room), config_.vocab_size);
+    request.sampling.choice = random_.Below(3);
+    request.logprobs = random_.Permille(250);
+    request.prompt_logprobs = random_.Permille(200);
+    request.ignore_eos = random_.Permille(200);
+    if (random_.Permille(100)) {
+      request.first_padding_id = static_cast<int32_t>(config_.vocab_size - random_.Below(8));
+    }
+    for (uint32_t n = long_answers_ ? 0 : random_.Below(3); n > 0; --n)
+      request.end_ids.push_back(Id());
+    const bool stops_soon = random_.Permille(long_answers_ ? 50 : 500);
+    const uint32_t stops = stops_soon ? config_.vocab_size / 100 : random_.Below(2);
+    for (uint32_t n = std::min(stops, 100u); n > 0; --n) request.stop_ids.push_back(Id());
+  }
+
+  void FillBehaviour(ClientScript& client) {
+    const auto soon = [this] { return static_cast<TimeUs>(random_.Below(3 * step_us_)); };
+    switch (random_.Below(10)) {
+      case 0:
+        client.leaves = ClientScript::Leaves::kAfterSubmit;
+        client.leave_after_us = soon();
+        break;
+      case 1:
+        client.leaves = ClientScript::Leaves::kAfterAdmission;
+        client.leave_after_us = soon();
+        break;
+      case 2:
+        client.leaves = ClientScript::Leaves::kAfterToken;
+        client.leave_token = random_.Between(1, 20);
+        client.leave_after_us = soon();
+        break;
+      case 3:
+        client.truncate_token = random_.Between(1, 20);
+        client.truncate_to = random_.Between(0, client.truncate_token + 1);
+        client.truncate_after_us = soon();
+        break;
+      default:
+        break;
+    }
+    if (random_.Permille(100)) client.read_us = random_.Between(1, 4 * step_us_);
+    client.retries = random_.Below(3);
+  }
+
+  Random random_;
+  const CoreConfig config_;
+  const bool long_answers_;
+  const TimeUs mean_gap_us_;
+  const uint32_t step_us_;
+};
+
+class RandomFaults {
+ public:
+  // Engines end in half of the runs only, so that the others see long lives.
+  explicit RandomFaults(uint64_t seed)
+      : random_(seed, kFaultStream), engines_end_(random_.Permille(500)) {}
+
+  Fault operator()(uint64_t, uint64_t, uint32_t) {
+    const uint32_t drawn = random_.Below(2000);
+    if (drawn < 20) return Fault::kLate;
+    if (drawn < 40) return Fault::kLostThenRepeated;
+    if (drawn < 80) return Fault::kDoubled;
+    if (drawn >= 90 || !engines_end_ || !random_.Permille(250)) return Fault::kNone;
+    return static_cast<Fault>(static_cast<int>(Fault::kStepError) + drawn % 4);
+  }
+
+ private:
+  Random random_;
+  bool engines_end_;
+};
+
+}  // namespace
+
+TimeUs CostModel::StepUs(const coordinator::StepPlan& plan) const {
+  uint64_t tokens = 0;
+  uint64_t context = 0;
+  for (const PlanRow& row : plan.rows) {
+    tokens += row.n_tokens;
+    context += row.position;
+  }
+  return static_cast<TimeUs>(step_us + uint64_t{row_us} * plan.rows.size() +
+                             (token_ns * tokens + context_ns * context) / 1000);
+}
+
+const char* Name(Fault fault) {
+  switch (fault) {
+    case Fault::kNone:
+      return "none";
+    case Fault::kLate:
+      return "late";
+    case Fault::kLostThenRepeated:
+      return "lost, repeated";
+    case Fault::kDoubled:
+      return "doubled";
+    case Fault::kStepError:
+      return "step error";
+    case Fault::kWrongHash:
+      return "wrong hash";
+    case Fault::kFrozen:
+      return "frozen";
+    case Fault::kKilled:
+      return "killed";
+  }
+  return "";
+}
+
+std::function<std::optional<ClientScript>()> Clients(std::vector<ClientScript> clients) {
+  auto list = std::make_shared<std::vector<ClientScript>>(std::move(clients));
+  return [list, next = size_t{0}]() mutable -> std::optional<ClientScript> {
+    if (next == list->size()) return std::nullopt;
+    return (*list)[next++];
+  };
+}
+
+Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens,
+                    uint32_t vocab_size) {
+  Request request;
+  request.sampling.seed = seed;
+  request.max_tokens = max_tokens;
+  request.prompt_ids.reserve(prompt_tokens);
+  Random random(seed, kPromptStream);
+  for (uint32_t i = 0; i < prompt_tokens; ++i) {
+    request.prompt_ids.push_back(static_cast<int32_t>(random.Below(vocab_size)));
+  }
+  return request;
+}
+
+Scenario RandomScenario(uint64_t seed) {
+  Random random(seed, kEngineStream);
+  Scenario scenario;
+  scenario.seed = seed;
+  const bool tight = random.Permille(250);
+  scenario.config = RandomConfig(random, tight);
+  const CoreConfig& config = scenario.config;
+  scenario.ranks = random.OneOf({1, 2, 2, 4});
+  scenario.model.vocab_size = config.vocab_size;
+  scenario.model.nan_one_in = random.Permille(300) ? 500 : 0;
+  scenario.cost.step_us = random.Between(500, 20000);
+  scenario.cost.row_us = random.Between(0, 1000);
+  scenario.cost.token_ns = random.Between(1000, 700000);
+  scenario.cost.context_ns = random.Between(0, 50);
+  scenario.link_us = random.Between(1, 500);
+  scenario.restart_us = random.Between(1000, 3000000);
+  scenario.slow_client_tokens = random.Between(1, 40);
+
+  const CostModel& cost = scenario.cost;
+  const TimeUs longest_us = cost.step_us + TimeUs{cost.row_us} * config.slots +
+                            TimeUs{cost.token_ns} * config.max_num_batched_tokens / 1000 +
+                            TimeUs{cost.context_ns} * config.max_model_len * config.slots / 1000;
+  // Late is at most half of the deadline on top of the step and two ways.
+  scenario.config.step_deadline_ms = static_cast<uint32_t>(longest_us / 200 + 100);
+  const TimeUs decode_us = cost.step_us + TimeUs{cost.row_us} * config.slots;
+  scenario.slow_client_us = decode_us * random.Between(1, 100);
+  // A request takes about this long: 300 tokens of prompt and 40 of answer, the latter beside the
+  // others of the batch. Load is between half and four times of what the engine can do.
+  const TimeUs request_us = TimeUs{cost.token_ns} * 3 / 10 + 40 * decode_us / config.slots;
+  scenario.next_client =
+      RandomClients(seed, config, tight || random.Permille(250),
+                    request_us * random.OneOf({2, 4, 8, 8, 12, 16}) / 8, decode_us);
+  scenario.fault = RandomFaults(seed);
+  return scenario;
+}
+
+std::string Describe(const Scenario& scenario) {
+  const CoreConfig& config = scenario.config;
+  return absl::StrCat(scenario.ranks, " ranks, ", config.slots, " slots, ", config.pages,
+                      " pages of ", config.page_tokens, ", context ", config.max_model_len,
+                      ", budget ", config.max_num_batched_tokens, ", chunk ", config.prefill_chunk,
+                      ", queue ", config.max_queued_requests, " / ", config.max_queued_tokens,
+                      " tokens, deadline ", config.step_deadline_ms, " ms");
+}
+
+}  // namespace quartet::simulation

@@ -1,0 +1,468 @@
+#include "services/coordinator/simulation/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace quartet::simulation {
+
+using coordinator::Core;
+using coordinator::CoreConfig;
+using coordinator::FinishReason;
+using coordinator::Output;
+using coordinator::PlanRow;
+using coordinator::SequenceOpen;
+using coordinator::StepCollector;
+using coordinator::StepPlan;
+using coordinator::SubmitOutcome;
+using Kind = TraceEvent::Kind;
+
+namespace {
+
+constexpr uint64_t kLinkStream = 5;
+
+std::string EndName(const Output& output) {
+  if (output.kind == Output::Kind::kCancelled) return "cancelled";
+  if (output.kind == Output::Kind::kFailed) return absl::StrCat("failed, ", output.message);
+  switch (output.reason) {
+    case FinishReason::kEndToken:
+      return "end token";
+    case FinishReason::kStopId:
+      return "stop id";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kTruncated:
+      return "truncated";
+  }
+  return "";
+}
+
+const char* Name(StepCollector::Verdict::Kind verdict) {
+  switch (verdict) {
+    case StepCollector::Verdict::Kind::kWaiting:
+      return "others are missing";
+    case StepCollector::Verdict::Kind::kIgnored:
+      return "ignored";
+    case StepCollector::Verdict::Kind::kComplete:
+      return "complete";
+    case StepCollector::Verdict::Kind::kMismatch:
+      return "mismatch";
+    case StepCollector::Verdict::Kind::kError:
+      return "error";
+  }
+  return "";
+}
+
+}  // namespace
+
+Simulation::Simulation(Scenario scenario, Trace::Listener listener)
+    : scenario_(std::move(scenario)),
+      links_(scenario_.seed, kLinkStream),
+      trace_(std::move(listener)),
+      auditor_(scenario_.model),
+      next_epoch_(scenario_.config.epoch),
+      collector_(scenario_.ranks) {}
+
+Result Simulation::Run(uint64_t max_steps) {
+  max_steps_ = max_steps;
+  if (std::string error = coordinator::ConfigError(scenario_.config); !error.empty()) {
+    auditor_.Violate("the scenario is none: " + error);
+  }
+  events_.Push(now_, Ready{});
+  ScheduleArrival();
+  // As in production, a turn takes in all news and then looks at the next step.
+  while (auditor_.violation().empty() && !(events_.empty() && !collector_.waiting())) {
+    const bool deadline_first =
+        collector_.waiting() && (events_.empty() || step_deadline_ < events_.next_time());
+    now_ = deadline_first ? step_deadline_ : events_.next_time();
+    while (!events_.empty() && events_.next_time() == now_ && auditor_.violation().empty()) {
+      Event event = events_.Pop();
+      std::visit([this](auto& e) { On(e); }, event);
+    }
+    if (auditor_.violation().empty()) Turn();
+  }
+  if (auditor_.violation().empty() && core_.has_value()) {
+    auditor_.CheckIdle(core_->GetLedger(), workers_);
+  }
+
+  Result result;
+  result.violation = auditor_.violation();
+  result.violation_step = auditor_.tally().steps;
+  if (!result.ok()) result.trace_tail = trace_.Tail();
+  result.digest = trace_.digest();
+  result.time_us = now_;
+  result.tally = auditor_.tally();
+  std::copy(std::begin(faults_), std::end(faults_), std::begin(result.faults));
+  return result;
+}
+
+// ---- clients -----------------------------------------------------------------------------------
+
+void Simulation::ScheduleArrival() {
+  if (LastSteps() || !scenario_.next_client) return;
+  std::optional<ClientScript> client = scenario_.next_client();
+  if (!client.has_value()) return;
+  const TimeUs time = now_ + client->gap_us;
+  events_.Push(time, Arrival{std::make_unique<ClientScript>(*std::move(client)), false});
+}
+
+void Simulation::On(Arrival& event) {
+  if (!event.retry) ScheduleArrival();
+  if (!LastSteps()) Submit(std::move(event.client));
+}
+
+void Simulation::Submit(std::unique_ptr<ClientScript> script) {
+  const auto prompt = static_cast<uint32_t>(script->request.prompt_ids.size());
+  ClientRecord* record = nullptr;
+  if (keep_records_) {
+    record = records_.emplace_back(std::make_unique<ClientRecord>()).get();
+    record->seed = script->request.sampling.seed;
+    record->refused = true;  // until it is accepted
+  }
+  if (!core_.has_value()) {
+    return Note({.kind = Kind::kRefuse, .a = prompt, .note = "no engine is ready"});
+  }
+  const SubmitOutcome outcome = core_->OnSubmit(script->request, now_);
+  auditor_.OnSubmit(script->request, outcome);
+  if (outcome.kind != SubmitOutcome::Kind::kAccepted) {
+    return Note({.kind = Kind::kRefuse, .a = prompt, .note = outcome.message});
+  }
+  Note({.kind = Kind::kSubmit, .who = outcome.id, .a = prompt, .b = script->request.max_tokens});
+  Client& client = clients_[outcome.id];
+  client.script = std::move(script);
+  client.number = next_client_++;
+  client.request = outcome.id;
+  client.record = record;
+  if (record != nullptr) record->refused = false;
+  request_of_[client.number] = outcome.id;
+  if (client.script->leaves == ClientScript::Leaves::kAfterSubmit) {
+    events_.Push(now_ + client.script->leave_after_us, Leave{client.number});
+  }
+}
+
+Simulation::Client* Simulation::FindClient(uint64_t number) {
+  auto request = request_of_.find(number);
+  return request == request_of_.end() ? nullptr : &clients_.at(request->second);
+}
+
+void Simulation::Cancel(Client& client, const char* why) {
+  Note({.kind = Kind::kCancel, .who = client.request, .note = why});
+  client.left = true;
+  auditor_.OnCancel(client.request);
+  if (!scenario_.bugs.deaf_to_cancel) core_->OnCancel(client.request);
+}
+
+void Simulation::On(Leave& event) {
+  if (Client* client = FindClient(event.client)) Cancel(*client, "it left");
+}
+
+void Simulation::On(Truncate& event) {
+  Client* client = FindClient(event.client);
+  if (client == nullptr) return;  // it has ended: the client's news crossed the engine's
+  Note({.kind = Kind::kTruncate, .who = client->request, .a = event.n_tokens});
+  const Core::TruncateOutcome outcome = core_->OnTruncate(client->request, event.n_tokens);
+  auditor_.OnTruncate(client->request, event.n_tokens, outcome);
+  if (outcome == Core::TruncateOutcome::kBeyond) Cancel(*client, "truncated beyond its answer");
+}
+
+void Simulation::DeliverOutputs() {
+  if (!core_.has_value()) return;
+  std::vector<Output> outputs = core_->TakeOutputs();
+  if (scenario_.bugs.outputs) scenario_.bugs.outputs(outputs);
+  for (Output& output : outputs) Deliver(output);
+}
+
+void Simulation::Deliver(Output& output) {
+  auditor_.OnOutput(output, now_);
+  switch (output.kind) {
+    case Output::Kind::kAdmitted:
+      Note({.kind = Kind::kAdmitted, .who = output.id});
+      break;
+    case Output::Kind::kTokens:
+      Note({.kind = Kind::kTokens,
+            .who = output.id,
+            .a = static_cast<uint64_t>(output.tokens.empty() ? 0 : output.tokens.front()),
+            .b = output.tokens.size(),
+            .c = output.completion_tokens});
+      break;
+    default:
+      Note({.kind = Kind::kEnd,
+            .who = output.id,
+            .a = output.completion_tokens,
+            .note = EndName(output)});
+  }
+  auto client = clients_.find(output.id);
+  if (client == clients_.end()) return;
+  React(client->second, output);
+  if (!output.terminal()) return;
+  request_of_.erase(client->second.number);
+  clients_.erase(client);
+}
+
+void Simulation::React(Client& client, const Output& output) {
+  ClientScript& script = *client.script;
+  ClientRecord* record = client.record;
+  if (output.kind == Output::Kind::kAdmitted) {
+    if (script.leaves == ClientScript::Leaves::kAfterAdmission) {
+      events_.Push(now_ + script.leave_after_us, Leave{client.number});
+    }
+    return;
+  }
+  if (output.terminal()) {
+    if (record != nullptr) record->end = output;
+    // A client that lost its engine asks again, and should get the same text.
+    if (output.kind == Output::Kind::kFailed && script.retries > 0 && engine_ending_) {
+      --script.retries;
+      events_.Push(now_ + 2 * scenario_.restart_us, Arrival{std::move(client.script), true});
+    }
+    return;
+  }
+  for (const int32_t token : output.tokens) {
+    ++client.told;
+    client.read_until = std::max(client.read_until, now_) + script.read_us;
+    if (record != nullptr) {
+      record->tokens.push_back(token);
+      record->token_times.push_back(now_);
+    }
+    if (script.leaves == ClientScript::Leaves::kAfterToken && client.told == script.leave_token) {
+      events_.Push(now_ + script.leave_after_us, Leave{client.number});
+    }
+    if (client.told == script.truncate_token) {
+      events_.Push(now_ + script.truncate_after_us, Truncate{client.number, script.truncate_to});
+    }
+  }
+}
+
+void Simulation::CancelSlowClients() {
+  std::vector<uint64_t> slow;
+  for (auto& [request, client] : clients_) {
+    if (client.script->read_us == 0 || client.left) continue;
+    const TimeUs unread = std::max<TimeUs>(0, client.read_until - now_) / client.script->read_us;
+    if (unread <= scenario_.slow_client_tokens) {
+      client.slow_since.reset();
+    } else if (!client.slow_since.has_value()) {
+      client.slow_since = now_;
+    } else if (now_ - *client.slow_since >= scenario_.slow_client_us) {
+      slow.push_back(request);
+    }
+  }
+  for (const uint64_t request : slow) Cancel(clients_.at(request), "it does not read");
+  if (!slow.empty()) DeliverOutputs();
+}
+
+void Simulation::EndRun() {
+  // Some finish by themselves, with nobody new; the rest need not be waited for.
+  if (auditor_.tally().steps < max_steps_ + max_steps_ / 8 || clients_.empty()) return;
+  for (auto& [request, client] : clients_) Cancel(client, "the run ends");
+  DeliverOutputs();
+}
+
+// ---- the engine --------------------------------------------------------------------------------
+
+void Simulation::Turn() {
+  CheckStepDeadline();
+  DeliverOutputs();
+  if (!core_.has_value()) return;
+  EndRun();
+  if (!core_->step_in_flight()) {
+    if (auditor_.violation().empty()) auditor_.CheckStates(workers_);
+    if (auditor_.violation().empty()) RunNextStep();
+  }
+  CancelSlowClients();
+  coordinator::Ledger ledger = core_->GetLedger();
+  if (scenario_.bugs.ledger) scenario_.bugs.ledger(ledger);
+  if (auditor_.violation().empty()) auditor_.CheckBooks(ledger);
+  if (std::string error = core_->CheckInvariants(); !error.empty()) auditor_.Violate(error);
+}
+
+void Simulation::On(Ready&) {
+  CoreConfig config = scenario_.config;
+  config.epoch = next_epoch_++;
+  Note({.kind = Kind::kReady, .a = config.epoch});
+  auditor_.OnEngine(config, scenario_.ranks);
+  core_.emplace(config);
+  collector_ = StepCollector(scenario_.ranks);
+  end_expected_ = false;
+  engine_ending_ = false;
+  workers_.clear();
+  for (uint32_t rank = 0; rank < scenario_.ranks; ++rank) {
+    workers_.emplace_back(scenario_.model, config, rank);
+  }
+}
+
+void Simulation::RunNextStep() {
+  std::optional<StepPlan> plan = core_->PlanStep(now_);
+  if (scenario_.bugs.plan) scenario_.bugs.plan(plan);
+  if (!plan.has_value()) {
+    if (auditor_.open_requests() == 0) return;
+    return auditor_.Violate(absl::StrCat("I9: ", auditor_.open_requests(),
+                                         " requests are open and nothing is planned"));
+  }
+  TracePlan(*plan);
+  auditor_.OnPlan(*plan);
+  if (auditor_.violation().empty()) Execute(*std::move(plan));
+  DeliverOutputs();  // who was admitted
+}
+
+void Simulation::TracePlan(const StepPlan& plan) {
+  uint64_t tokens = 0;
+  for (const PlanRow& row : plan.rows) tokens += row.n_tokens;
+  Note({.kind = Kind::kPlan,
+        .step = plan.step_id,
+        .a = plan.rows.size(),
+        .b = tokens,
+        .c = plan.plan_hash});
+  for (const uint64_t uid : plan.closes) Note({.kind = Kind::kClose, .a = uid});
+  for (const SequenceOpen& open : plan.opens) {
+    Note({.kind = Kind::kOpen, .a = open.seq_uid, .b = open.slot, .c = open.sampling.seed});
+  }
+  for (const PlanRow& row : plan.rows) {
+    Note({.kind = Kind::kRow,
+          .step = plan.step_id,
+          .a = row.seq_uid,
+          .b = row.position,
+          .c = row.n_tokens,
+          .note = row.kind == PlanRow::Kind::kPrefill ? "prefill" : "decode"});
+  }
+}
+
+// The ranks' states change here, and their answers come later: between a plan and its result a rank
+// is told nothing else.
+void Simulation::Execute(StepPlan plan) {
+  if (!plan.rows.empty()) {
+    collector_.Begin(plan.epoch, plan.step_id);
+    step_deadline_ = now_ + TimeUs{plan.deadline_ms} * 1000;
+  }
+  const TimeUs step_us = scenario_.cost.StepUs(plan);
+  for (SimWorker& worker : workers_) {
+    const auto rank = static_cast<uint32_t>(&worker - workers_.data());
+    std::optional<StepPlan> changed;
+    if (scenario_.bugs.sent) scenario_.bugs.sent(rank, changed.emplace(plan));
+    const StepPlan& told = changed.has_value() ? *changed : plan;
+    for (const uint64_t uid : told.closes) worker.Close(uid);
+    for (const SequenceOpen& open : told.opens) worker.Open(open);
+    if (!worker.breach().empty()) return auditor_.Violate("I3: " + worker.breach());
+    if (plan.rows.empty()) continue;
+    const Fault fault =
+        scenario_.fault ? scenario_.fault(plan.epoch, plan.step_id, rank) : Fault::kNone;
+    Send(worker.Execute(told), fault, step_us);
+  }
+  if (!plan.rows.empty()) sent_ = std::move(plan);
+}
+
+void Simulation::Send(Answer answer, Fault fault, TimeUs step_us) {
+  // One rank has nobody to disagree with.
+  if (fault == Fault::kWrongHash && scenario_.ranks == 1) fault = Fault::kNone;
+  if (fault != Fault::kNone) {
+    Note({.kind = Kind::kFault, .step = answer.step_id, .a = answer.rank, .note = Name(fault)});
+    ++faults_[static_cast<int>(fault)];
+    end_expected_ = end_expected_ || EndsEngine(fault);
+  }
+  const uint64_t epoch = answer.epoch;
+  const TimeUs on_time = now_ + step_us + 2 * Link();
+  const auto spread = static_cast<uint32_t>((step_deadline_ - now_) / 2);
+  const TimeUs late = on_time + links_.Below(spread);
+  switch (fault) {
+    case Fault::kNone:
+      events_.Push(on_time, Answered{std::move(answer)});
+      return;
+    case Fault::kLate:
+      events_.Push(late, Answered{std::move(answer)});
+      return;
+    case Fault::kLostThenRepeated:
+      events_.Push(late, PlanAgain{epoch, answer.rank});
+      return;
+    case Fault::kDoubled: {
+      // The copy may come in this step, in a later one, or to the engine after this one.
+      const TimeUs again =
+          on_time +
+          links_.Below(static_cast<uint32_t>(links_.Permille(800) ? 4 * step_us : 2 * spread));
+      events_.Push(again, Answered{answer});
+      events_.Push(on_time, Answered{std::move(answer)});
+      return;
+    }
+    case Fault::kStepError:
+      answer.error = "the device is gone";
+      events_.Push(on_time, Answered{std::move(answer)});
+      return;
+    case Fault::kWrongHash:
+      answer.agreement_hash ^= 1;
+      events_.Push(on_time, Answered{std::move(answer)});
+      return;
+    case Fault::kFrozen: {
+      // When it thaws, the next engine is there.
+      const TimeUs thaw =
+          scenario_.restart_us + links_.Below(static_cast<uint32_t>(scenario_.restart_us));
+      events_.Push(step_deadline_ + thaw, Answered{std::move(answer)});
+      return;
+    }
+    case Fault::kKilled:
+      events_.Push(now_ + links_.Below(static_cast<uint32_t>(step_us + 1)),
+                   WorkerGone{epoch, answer.rank});
+      return;
+  }
+}
+
+void Simulation::On(PlanAgain& event) {
+  if (!core_.has_value() || event.epoch != core_->config().epoch) return;
+  Answer answer = workers_[event.rank].Execute(sent_);
+  events_.Push(now_ + Link(), Answered{std::move(answer)});
+}
+
+void Simulation::On(WorkerGone& event) {
+  if (!core_.has_value() || event.epoch != core_->config().epoch) return;
+  EndEngine(absl::StrCat("rank ", event.rank, " left"));
+}
+
+void Simulation::On(Answered& event) {
+  if (!core_.has_value()) return;
+  auditor_.OnAnswer(event.answer);
+  if (scenario_.bugs.answer) scenario_.bugs.answer(event.answer);
+  const Answer& answer = event.answer;
+  TraceEvent note = {
+      .kind = Kind::kAnswer, .step = answer.step_id, .a = answer.rank, .b = answer.agreement_hash};
+  StepCollector::Verdict verdict = collector_.Add(std::move(event.answer));
+  note.note = Name(verdict.kind);
+  Note(std::move(note));
+  switch (verdict.kind) {
+    case StepCollector::Verdict::Kind::kWaiting:
+    case StepCollector::Verdict::Kind::kIgnored:
+      return;
+    case StepCollector::Verdict::Kind::kMismatch:
+    case StepCollector::Verdict::Kind::kError:
+      return EndEngine(verdict.message);
+    case StepCollector::Verdict::Kind::kComplete:
+      break;
+  }
+  const bool taken = core_->OnStepResult(verdict.outcome, now_);
+  auditor_.OnApplied(verdict.outcome.epoch, verdict.outcome.step_id, taken);
+}
+
+void Simulation::CheckStepDeadline() {
+  if (!core_.has_value() || !collector_.waiting() || now_ < step_deadline_) return;
+  std::string missing;
+  for (const uint32_t rank : collector_.MissingRanks()) absl::StrAppend(&missing, " ", rank);
+  EndEngine(absl::StrCat("no answer of ranks", missing, " within the deadline"));
+}
+
+void Simulation::EndEngine(const std::string& message) {
+  Note({.kind = Kind::kEngineEnd, .a = core_->config().epoch, .note = message});
+  if (!end_expected_) {
+    return auditor_.Violate("the engine ends, and nothing happened to it: " + message);
+  }
+  DeliverOutputs();  // of this turn, from before
+  engine_ending_ = true;
+  core_->FailAll(message);
+  auditor_.OnEngineEnd(message);
+  DeliverOutputs();
+  auditor_.CheckBooks(core_->GetLedger());
+  if (auditor_.open_requests() != 0) {
+    auditor_.Violate("I8: the engine has ended, and requests are open");
+  }
+  core_.reset();
+  collector_ = StepCollector(scenario_.ranks);
+  events_.Push(now_ + scenario_.restart_us, Ready{});
+}
+
+}  // namespace quartet::simulation

@@ -1,0 +1,215 @@
+#include "services/coordinator/simulation/auditor.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "services/coordinator/simulation/scenario.h"
+
+// Checks that no bug planted in a run can reach, because the core stands between: the auditor is
+// told by hand what a broken core would have done.
+
+namespace quartet::simulation {
+namespace {
+
+using coordinator::Core;
+using coordinator::CoreConfig;
+using coordinator::PlanRow;
+using coordinator::Request;
+using coordinator::SequenceOpen;
+using coordinator::StepPlan;
+using coordinator::SubmitOutcome;
+using ::testing::HasSubstr;
+
+class AuditorTest : public ::testing::Test {
+ protected:
+  AuditorTest() : auditor_({.vocab_size = 1000}) {
+    config_.vocab_size = 1000;
+    config_.max_model_len = 4096;
+    config_.slots = 2;
+    config_.pages = 32;
+    config_.max_num_batched_tokens = 128;
+    config_.max_queued_requests = 2;
+    auditor_.OnEngine(config_, 1);
+  }
+
+  void Submit(uint64_t id, uint32_t prompt_tokens) {
+    requests_[id] = MakeRequest(id, prompt_tokens, 10, 1000);
+    auditor_.OnSubmit(requests_[id], {SubmitOutcome::Kind::kAccepted, id, ""});
+  }
+  // A plan with a chunk of this request's prompt, which it is opened for if it starts.
+  StepPlan Chunk(uint64_t id, uint32_t position, uint32_t n_tokens) {
+    const std::vector<int32_t>& prompt = requests_[id].prompt_ids;
+    StepPlan plan;
+    plan.epoch = config_.epoch;
+    plan.step_id = ++step_;
+    PlanRow row;
+    row.seq_uid = id;
+    row.slot = static_cast<uint32_t>(id) - 1;
+    row.position = position;
+    row.n_tokens = n_tokens;
+    row.tokens.assign(prompt.begin() + position, prompt.begin() + position + n_tokens);
+    row.sample = position + n_tokens == prompt.size();
+    if (position == 0) {
+      SequenceOpen open;
+      open.seq_uid = id;
+      open.slot = row.slot;
+      open.sampling.seed = id;
+      plan.opens.push_back(open);
+    }
+    if (position % config_.page_tokens == 0) row.new_pages = {next_page_++};
+    plan.rows.push_back(std::move(row));
+    return plan;
+  }
+  void Run(const StepPlan& plan) {
+    auditor_.OnPlan(plan);
+    auditor_.OnAnswer({.epoch = plan.epoch, .step_id = plan.step_id});
+    auditor_.OnApplied(plan.epoch, plan.step_id, true);
+  }
+
+  CoreConfig config_;
+  Auditor auditor_;
+  std::map<uint64_t, Request> requests_;
+  uint64_t step_ = 0;
+  uint32_t next_page_ = 0;
+};
+
+TEST_F(AuditorTest, I9AnAdmittedPromptWithoutARowForNineSteps) {
+  Submit(1, 4000);
+  Submit(2, 4000);
+  StepPlan both = Chunk(1, 0, 64);
+  --step_;
+  const StepPlan other = Chunk(2, 0, 64);
+  both.opens.push_back(other.opens[0]);
+  both.rows.push_back(other.rows[0]);
+  Run(both);
+  uint32_t position = 64;
+  for (int i = 0; i < 8; ++i, position += 64) Run(Chunk(1, position, 64));
+  EXPECT_EQ(auditor_.violation(), "") << "eight are allowed";
+  Run(Chunk(1, position, 64));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I9: request 2 has no row for 9 steps"));
+}
+
+TEST_F(AuditorTest, I10MoreTokensThanTheBudget) {
+  Submit(1, 4000);
+  Run(Chunk(1, 0, 192));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I10: a step of 192 tokens, the budget is 128"));
+}
+
+TEST_F(AuditorTest, I10AChunkAboveItsLimit) {
+  config_.prefill_chunk = 64;
+  config_.epoch = 2;
+  auditor_.OnEngine(config_, 1);
+  Submit(1, 4000);
+  Run(Chunk(1, 0, 128));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I10: chunks have at most 64 tokens"));
+}
+
+TEST_F(AuditorTest, I10ADecodeRowBehindAPrompts) {
+  Submit(1, 4000);
+  StepPlan plan = Chunk(1, 0, 64);
+  plan.rows.push_back(plan.rows[0]);
+  plan.rows.back().kind = PlanRow::Kind::kDecode;
+  auditor_.OnPlan(plan);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("a decode row stands behind a prompt's"));
+}
+
+TEST_F(AuditorTest, I10ThePromptsFirstTokenTakenFromTheDevice) {
+  Submit(1, 1);
+  StepPlan plan = Chunk(1, 0, 1);
+  plan.rows[0].tokens.clear();
+  plan.rows[0].from_device = true;
+  plan.rows[0].kind = PlanRow::Kind::kDecode;
+  auditor_.OnPlan(plan);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I10: only a decode row"));
+}
+
+TEST_F(AuditorTest, I11AStepPlannedWhileAnotherIsInFlight) {
+  Submit(1, 4000);
+  auditor_.OnPlan(Chunk(1, 0, 64));
+  auditor_.OnPlan(Chunk(1, 64, 64));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a step is planned while another is in flight"));
+}
+
+TEST_F(AuditorTest, I11AResultThatIsTakenTwice) {
+  Submit(1, 4000);
+  Run(Chunk(1, 0, 64));
+  auditor_.OnApplied(config_.epoch, 1, true);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a result of epoch 1, step 1 is taken"));
+}
+
+TEST_F(AuditorTest, I11AResultThatIsRefusedThoughItIsTheRightOne) {
+  Submit(1, 4000);
+  auditor_.OnPlan(Chunk(1, 0, 64));
+  auditor_.OnApplied(config_.epoch, 1, false);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a result of epoch 1, step 1 is refused"));
+}
+
+TEST_F(AuditorTest, I11AnEpochThatDoesNotRise) {
+  auditor_.OnEngine(config_, 1);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: an epoch comes after a later one"));
+}
+
+TEST_F(AuditorTest, I4AStepThatCountsBeforeARankHasAnswered) {
+  config_.epoch = 2;
+  auditor_.OnEngine(config_, 2);
+  Submit(1, 4000);
+  auditor_.OnPlan(Chunk(1, 0, 64));
+  auditor_.OnAnswer({.epoch = 2, .step_id = 1, .rank = 1});
+  auditor_.OnApplied(2, 1, true);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I4: step 1 counts"));
+}
+
+TEST_F(AuditorTest, I13AnOpenForARequestThatIsOpenAlready) {
+  Submit(1, 4000);
+  Run(Chunk(1, 0, 64));
+  StepPlan plan = Chunk(1, 64, 64);
+  plan.opens.push_back({.seq_uid = 9, .slot = 1, .sampling = {.seed = 1}});
+  auditor_.OnPlan(plan);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I13: seq 9 is opened for a request"));
+}
+
+TEST_F(AuditorTest, ARefusalWithRoomInTheQueueIsFound) {
+  auditor_.OnSubmit(MakeRequest(1, 5, 5, 1000), {SubmitOutcome::Kind::kQueueFull, 0, "full"});
+  EXPECT_THAT(auditor_.violation(), HasSubstr("a request was refused with 0 waiting"));
+}
+
+TEST_F(AuditorTest, AnAcceptanceBeyondTheQueuesLimitIsFound) {
+  for (uint64_t id = 1; id <= 2; ++id) Submit(id, 5);
+  EXPECT_EQ(auditor_.violation(), "");
+  Submit(3, 5);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("a request was not refused with 2 waiting"));
+}
+
+// Seed 172010: one left and another came before the first was told that it was cancelled.
+TEST_F(AuditorTest, WhoHasLeftMakesRoomInTheQueueAtOnce) {
+  for (uint64_t id = 1; id <= 2; ++id) Submit(id, 5);
+  auditor_.OnCancel(1);
+  Submit(3, 5);
+  EXPECT_EQ(auditor_.violation(), "");
+  Submit(4, 5);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("a request was not refused with 2 waiting"));
+}
+
+TEST_F(AuditorTest, I7ATruncateBeyondTheAnswerThatIsTaken) {
+  Submit(1, 5);
+  auditor_.OnTruncate(1, 3, Core::TruncateOutcome::kDone);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I7: truncate of request 1 to 3"));
+}
+
+TEST_F(AuditorTest, I8ARequestNumberThatIsGivenOutTwice) {
+  Submit(1, 5);
+  Submit(1, 5);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I8: request number 1 is given out twice"));
+}
+
+TEST_F(AuditorTest, I8ARequestThatIsOpenAtTheEnd) {
+  Submit(1, 5);
+  auditor_.CheckIdle({}, {});
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I8: 1 requests never ended"));
+}
+
+}  // namespace
+}  // namespace quartet::simulation

@@ -1,0 +1,244 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "services/coordinator/simulation/random.h"
+#include "services/coordinator/simulation/report.h"
+#include "tests/simulation/scripted.h"
+
+// Failures that users of other servers reported, each under its case number. The auditor checks the
+// invariants in all of them; what stands here is what the case asks for beside.
+
+namespace quartet::simulation {
+namespace {
+
+using coordinator::Output;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Kind = TraceEvent::Kind;
+
+// The steps that had a row for this sequence.
+std::vector<uint64_t> StepsWithRow(const ScriptedRun& run, uint64_t seq) {
+  std::vector<uint64_t> steps;
+  for (const TraceEvent& row : run.Of(Kind::kRow)) {
+    if (row.a == seq) steps.push_back(row.step);
+  }
+  return steps;
+}
+
+// Rows of this sequence in plans after the (only) cancel.
+size_t RowsAfterCancel(const ScriptedRun& run, uint64_t seq) {
+  const auto cancel = std::find_if(run.events.begin(), run.events.end(),
+                                   [](const TraceEvent& e) { return e.kind == Kind::kCancel; });
+  EXPECT_NE(cancel, run.events.end()) << "nobody cancelled";
+  return std::count_if(cancel, run.events.end(),
+                       [seq](const TraceEvent& e) { return e.kind == Kind::kRow && e.a == seq; });
+}
+
+// ---- O3: a request that can never take a step ---------------------------------------------------
+
+class O3 : public ::testing::TestWithParam<uint32_t> {};
+
+// Four streams leave a budget that cuts every chunk short of a block and of a page.
+TEST_P(O3, APromptBesideFourStreamsGoesOnInEveryStep) {
+  Scenario scenario = SmallEngine();
+  scenario.config.slots = 5;
+  scenario.config.pages = 80;
+  scenario.config.max_model_len = 8192;
+  scenario.config.max_num_batched_tokens = GetParam();
+  std::vector<ClientScript> clients;
+  for (uint64_t seed = 1; seed <= 4; ++seed) clients.push_back(Patient(seed, 20, 400));
+  clients.push_back(Patient(5, 5000, 1, 100000));
+  scenario.next_client = Clients(clients);
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+
+  const std::vector<uint64_t> steps = StepsWithRow(run, run.SeqOf(5));
+  ASSERT_THAT(steps, ::testing::Not(IsEmpty()));
+  EXPECT_EQ(steps.back() - steps.front() + 1, steps.size()) << "a step went by without it";
+  // The last chunk is all that is left, if it fits; those before are multiples of 64.
+  const uint32_t room = GetParam() - 4;
+  const uint32_t chunk = room / 64 * 64;
+  EXPECT_EQ(steps.size(), 1 + (5000 - room + chunk - 1) / chunk);
+  EXPECT_EQ(run.clients[4]->end->reason, coordinator::FinishReason::kLength);
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, O3, ::testing::Values(68, 69, 131, 132, 304, 512));
+
+// ---- O9: the client left ------------------------------------------------------------------------
+
+TEST(O9, AQueuedRequestWhoseClientLeftNeverRuns) {
+  Scenario scenario = SmallEngine();
+  scenario.config.slots = 1;
+  ClientScript leaver = Patient(2, 100, 50, 1000);
+  leaver.leaves = ClientScript::Leaves::kAfterSubmit;
+  leaver.leave_after_us = 50000;
+  scenario.next_client = Clients({Patient(1, 100, 100), leaver, Patient(3, 100, 5)});
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_EQ(run.SeqOf(2), 0u) << "it was opened";
+  EXPECT_EQ(run.clients[1]->end->kind, Output::Kind::kCancelled);
+  EXPECT_EQ(run.result.tally.cancelled_queued, 1u);
+  EXPECT_THAT(run.clients[2]->tokens, SizeIs(5));
+}
+
+TEST(O9, InTheMiddleOfAPrefillThereIsNoFurtherChunk) {
+  Scenario scenario = SmallEngine();
+  scenario.config.max_model_len = 32768;
+  scenario.config.pages = 128;
+  ClientScript leaver = Patient(1, 30000, 4096 - 2000);
+  leaver.leaves = ClientScript::Leaves::kAfterAdmission;
+  leaver.leave_after_us = 500000;
+  scenario.next_client = Clients({leaver});
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_GT(StepsWithRow(run, run.SeqOf(1)).size(), 10u) << "it left before the middle";
+  EXPECT_EQ(RowsAfterCancel(run, run.SeqOf(1)), 0u);
+  EXPECT_LE(run.result.tally.void_rows, 1u);
+  EXPECT_EQ(run.result.tally.cancelled_prefill, 1u);
+  EXPECT_THAT(run.clients[0]->tokens, IsEmpty());
+  // The auditor finds the ledger's pages and slots free in the same turn (I5, I14).
+}
+
+TEST(O9, InDecodeItCostsAtMostOneFurtherStepAndHarmsNobody) {
+  Scenario scenario = SmallEngine();
+  ClientScript leaver = Patient(2, 100, 3000);
+  leaver.leaves = ClientScript::Leaves::kAfterToken;
+  leaver.leave_token = 10;
+  leaver.leave_after_us = 1000;  // in the middle of the step after
+  const ClientScript neighbour = Patient(1, 100, 60);
+  scenario.next_client = Clients({neighbour, leaver});
+  const HashModel model = scenario.model;
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_EQ(RowsAfterCancel(run, run.SeqOf(2)), 0u);
+  EXPECT_EQ(run.result.tally.void_rows, 1u) << "the step in flight, and no other";
+  EXPECT_EQ(run.result.tally.cancelled_decode, 1u);
+  EXPECT_THAT(run.clients[1]->tokens, SizeIs(10));
+  EXPECT_THAT(run.clients[0]->tokens, ElementsAreArray(AloneText(model, neighbour, 60)));
+}
+
+// ---- O10: prefill wins every step ---------------------------------------------------------------
+
+// Five minutes of an engine that reads 1,400 tokens of prompt in a second, with a step budget of
+// 512 tokens: that alone bounds the time of a step, and requests are admitted in order of arrival.
+// So these are the parts of the case that do not ask for a budget of time, nor for a short prompt
+// to overtake the long ones before it.
+class O10 : public ::testing::Test {
+ protected:
+  static constexpr TimeUs kMinutes = 60000000;
+  static constexpr uint64_t kShort = 1000;
+
+  static Scenario Overload() {
+    Scenario scenario = SmallEngine();
+    scenario.config.max_model_len = 8192;
+    scenario.config.pages = 128;
+    scenario.config.max_num_batched_tokens = 512;
+    scenario.config.max_queued_requests = 8;
+    scenario.cost = {.step_us = 20000, .row_us = 500, .token_ns = 714000, .context_ns = 0};
+
+    std::vector<ClientScript> clients;
+    for (uint64_t seed = 1; seed <= 3; ++seed) clients.push_back(Patient(seed, 64, 2000));
+    // Beside three streams a step has room for 448 tokens of a prompt, and takes 343 ms with them.
+    const uint64_t capacity_us = 5000 / 448 * 343000;
+    Random random(10, 0);
+    TimeUs time = 0;
+    for (uint64_t seed = 10; time < 5 * kMinutes; ++seed) {
+      const TimeUs gap = static_cast<TimeUs>(random.Gap(capacity_us * 100 / 120));
+      if (time < kMinutes / 2 && time + gap >= kMinutes / 2) {
+        clients.push_back(Patient(kShort, 200, 1, kMinutes / 2 - time));
+        clients.push_back(Patient(seed, 5000, 1, time + gap - kMinutes / 2));
+      } else {
+        clients.push_back(Patient(seed, 5000, 1, gap));
+      }
+      time += gap;
+    }
+    scenario.next_client = Clients(std::move(clients));
+    return scenario;
+  }
+};
+
+TEST_F(O10, StreamsGoOnWhilePromptsComeFasterThanTheyCanBeRead) {
+  const ScriptedRun run = RunScript(Overload());
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  std::vector<TimeUs> gaps;
+  for (int stream = 0; stream < 3; ++stream) {
+    const std::vector<TimeUs>& times = run.clients[stream]->token_times;
+    for (size_t i = 1; i < times.size(); ++i) gaps.push_back(times[i] - times[i - 1]);
+  }
+  ASSERT_GT(gaps.size(), 2000u);
+  std::sort(gaps.begin(), gaps.end());
+  EXPECT_LE(gaps[gaps.size() * 99 / 100], 400000) << "p99 of the time between tokens, in us";
+}
+
+TEST_F(O10, WhatIsTooMuchWaitsAndIsThenRefused) {
+  const ScriptedRun run = RunScript(Overload());
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  const auto refused = std::count_if(run.clients.begin(), run.clients.end(),
+                                     [](const auto& client) { return client->refused; });
+  EXPECT_GT(refused, 5);
+  EXPECT_LT(refused, static_cast<int>(run.clients.size()) / 3);
+  for (const TraceEvent& event : run.Of(Kind::kRefuse)) {
+    EXPECT_THAT(event.note, HasSubstr("the queue is full"));
+  }
+}
+
+TEST_F(O10, AShortPromptIsAnsweredBeforeAllThatCameAfterIt) {
+  const ScriptedRun run = RunScript(Overload());
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  const auto brief = std::find_if(run.clients.begin(), run.clients.end(),
+                                  [](const auto& client) { return client->seed == kShort; });
+  ASSERT_NE(brief, run.clients.end());
+  ASSERT_THAT((*brief)->token_times, SizeIs(1)) << "it was refused";
+  size_t later = 0;
+  for (auto client = brief + 1; client != run.clients.end(); ++client) {
+    if ((*client)->token_times.empty()) continue;
+    ++later;
+    EXPECT_LT((*brief)->token_times[0], (*client)->token_times[0]);
+  }
+  EXPECT_GT(later, 30u);
+}
+
+// ---- O11: ranks that do not agree ---------------------------------------------------------------
+
+class O11 : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(O11, WhenOneRankDiffersNothingOfTheStepLeaves) {
+  constexpr uint64_t kWrongStep = 50;
+  Scenario scenario = SmallEngine();
+  scenario.ranks = 4;
+  scenario.fault = [rank = GetParam()](uint64_t epoch, uint64_t step, uint32_t r) {
+    return epoch == 1 && step == kWrongStep && r == rank ? Fault::kWrongHash : Fault::kNone;
+  };
+  std::vector<ClientScript> clients;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    clients.push_back(Patient(seed, 20, 100));
+    clients.back().request.sampling.temperature = 1;
+    clients.back().retries = 1;
+  }
+  scenario.next_client = Clients(clients);
+  const HashModel model = scenario.model;
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+
+  ASSERT_THAT(run.clients, SizeIs(6)) << "three clients, and each of them again";
+  for (size_t i = 0; i < 3; ++i) {
+    const ClientRecord& first = *run.clients[i];
+    EXPECT_EQ(first.end->kind, Output::Kind::kFailed);
+    EXPECT_THAT(first.end->message, HasSubstr("does not agree with rank 0 about step 50"));
+    // The first step reads all prompts and draws one token for each.
+    EXPECT_THAT(first.tokens, ElementsAreArray(AloneText(model, clients[i], kWrongStep - 1)));
+    const auto again = std::find_if(run.clients.begin() + 3, run.clients.end(),
+                                    [&](const auto& c) { return c->seed == first.seed; });
+    ASSERT_NE(again, run.clients.end());
+    EXPECT_THAT((*again)->tokens, ElementsAreArray(AloneText(model, clients[i], 100)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, O11, ::testing::Values(0, 1, 2, 3));
+
+}  // namespace
+}  // namespace quartet::simulation
