@@ -191,8 +191,6 @@ class Bench {
         *device_, kCalls, [&](int i) { experts.Select(rows, choice(i), buffers[i]); });
     const double gate_up = MicrosecondsInGraph(
         *device_, kCalls, [&](int i) { experts.GateUp(x, rows, cuts, buffers[i]); });
-    const double activate = MicrosecondsInGraph(
-        *device_, kCalls, [&](int i) { experts.Activate(rows, cuts, buffers[i]); });
     const double down =
         MicrosecondsInGraph(*device_, kCalls, [&](int i) { experts.Down(rows, cuts, buffers[i]); });
     const double combine = MicrosecondsInGraph(*device_, kCalls, [&](int i) {
@@ -200,7 +198,6 @@ class Bench {
     });
     const auto all = [&](int i) {
       experts.GateUp(x, rows, cuts, buffers[i]);
-      experts.Activate(rows, cuts, buffers[i]);
       experts.Down(rows, cuts, buffers[i]);
       experts.Combine(rows, cuts.down.parts, buffers[i].slots, nullptr, buffers[i].down, partial);
     };
@@ -219,10 +216,10 @@ class Bench {
                               cuts.down.strips_per_warp),
               routed, bytes, ceilings_, floor);
     std::printf(
-        "  gate+up %.2f  activate %.2f  down %.2f  combine %.2f  select %.2f  all %.2f  floor: "
+        "  gate+up+activate %.2f  down %.2f  combine %.2f  select %.2f  all %.2f  floor: "
         "read "
         "%.2f issue %.2f\n",
-        gate_up, activate, down, combine, select, with, bytes / ceilings_.read_gbs / 1e3, issue_us);
+        gate_up, down, combine, select, with, bytes / ceilings_.read_gbs / 1e3, issue_us);
   }
 
   std::unique_ptr<cuda::Device> device_;

@@ -47,7 +47,7 @@ absl::StatusOr<Exl3Linear> Exl3Linear::Make(Context& context, const ops::Exl3Mat
 Exl3Cut Exl3Linear::Cut(int rows) const {
   if (rows >= kManyRows) return {};
   const int groups = static_cast<int>(CeilDiv(rows, kTokens));
-  return CutProduct(*context_, padded_in_, 512, padded_out_, padded_out_, groups,
+  return CutProduct(*context_, padded_in_, padded_out_, padded_out_, groups,
                     std::min(rows, kTokens));
 }
 

@@ -1,6 +1,7 @@
 // EXL3 products for few rows: a block transforms the rows' inputs into shared memory, then its
 // warps stream and decode the weights.
 
+#include "kernels/cuda/device/arrive.cuh"
 #include "kernels/cuda/device/exl3.cuh"
 #include "kernels/cuda/device/exl3_input.cuh"
 
@@ -8,6 +9,28 @@ namespace quartet::cuda {
 namespace {
 
 using namespace exl3;  // NOLINT
+
+// The block's group in shared memory: all of it is asked for at once, since nothing can begin
+// before it is there.
+QUARTET_DEVICE const Exl3Group& LoadGroup(const Exl3ProductParams& p) {
+  constexpr int kWords = sizeof(Exl3Group) / sizeof(uint32_t);
+  __shared__ __align__(16) uint32_t words[kWords];
+  auto* group = reinterpret_cast<Exl3Group*>(words);
+  const int i = static_cast<int>(threadIdx.x);
+  if (p.groups != nullptr) {
+    const auto* from = reinterpret_cast<const uint32_t*>(p.groups + blockIdx.z);
+    if (i < kWords) words[i] = from[i];
+  } else {
+    const int first = kTokens * static_cast<int>(blockIdx.z);
+    if (i < kTokens) group->slots[i] = group->x_rows[i] = first + i;
+    if (i == 0) {
+      group->rows = min(kTokens, p.slots - first);
+      group->matrices[p.first_matrix] = p.single;
+    }
+  }
+  __syncthreads();
+  return *group;
+}
 
 // What a warp does: `strips` strips from `first` on, over `count` units of their inputs.
 struct WarpJob {
@@ -53,8 +76,8 @@ QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x) {
 // `to`: where this lane's two rows' sums of the matrix begin, null for rows that are not there.
 // `x`: this lane's row of its tile of the first unit.
 template <int kBits, bool kMul1, bool kColumnMajor>
-QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, const WarpJob& job, int units_of_strip,
-                                 const uint32_t* x, float* const* to) {
+QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
+                                 int units_of_strip, const uint32_t* x, float* const* to) {
   // Pairs of units in flight; widths that are rare get by with less code. There is always an even
   // number of units.
   constexpr int kPairs = kBits == 2 || kBits == 3 ? 2 : 1;
@@ -81,7 +104,6 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, const WarpJob& job, int u
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) load(ring[i]);
 
-  const Exl3Codebook code = w.codebook;
   Sums sums[kTurns];
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
@@ -117,18 +139,83 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, const WarpJob& job, int u
   }
 }
 
+template <bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void StreamAnyWidth(const Exl3Weights& w, const WarpJob& job, int units_of_strip,
+                                   const uint32_t* x, float* const* to) {
+  // The usual codebook with a multiplier that the compiler knows: an operand less to fetch.
+  if (!kMul1 && w.codebook.multiplier == kMcgMultiplier) {
+    const Exl3Codebook mcg = {kMcgMultiplier, 0, w.codebook.mask};
+    switch (w.bits) {
+      case 2:
+        return StreamStrips<2, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+      case 3:
+        return StreamStrips<3, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+      case 4:
+        return StreamStrips<4, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+      default:
+        break;
+    }
+  }
+  switch (w.bits) {
+    case 1:
+      return StreamStrips<1, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 2:
+      return StreamStrips<2, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 3:
+      return StreamStrips<3, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 4:
+      return StreamStrips<4, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 5:
+      return StreamStrips<5, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 6:
+      return StreamStrips<6, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    case 7:
+      return StreamStrips<7, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+    default:
+      return StreamStrips<8, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+  }
+}
+
+// The activations of one slot, inputs at .. at + 3 of down.
+QUARTET_DEVICE void ActivateFour(const Exl3ProductParams& p, const Exl3Group& group, int slot,
+                                 int at) {
+  const int64_t width = 2 * static_cast<int64_t>(p.out);
+  const float* sums = p.sums + slot * width + at;
+  float gate[4], up[4], gate_scale[4], up_scale[4], scale[4], v[4];
+  LoadHalves(group.matrices[0].svh + at, gate_scale);
+  LoadHalves(group.matrices[1].svh + at, up_scale);
+  LoadHalves(group.matrices[2].suh + at, scale);
+  SumParts(sums, p.slots * width, p.parts, gate);
+  SumParts(sums + p.out, p.slots * width, p.parts, up);
+  Activate(gate, up, gate_scale, up_scale, at, p.used_out, p.limit, v);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+  Hadamard(v);
+  uint2 four;
+  four.x = HalfBits(v[0], p.saturation) | HalfBits(v[1], p.saturation) << 16;
+  four.y = HalfBits(v[2], p.saturation) | HalfBits(v[3], p.saturation) << 16;
+  *reinterpret_cast<uint2*>(p.activations + static_cast<int64_t>(slot) * p.out + at) = four;
+}
+
+// The activations of this block's range of outputs, if it is the last of those that add to it.
+QUARTET_DEVICE void ActivateIfLast(const Exl3ProductParams& p, const Exl3Group& group) {
+  if (!LastToArrive(p.arrived + blockIdx.z * gridDim.x + blockIdx.x, gridDim.y)) return;
+  const int blocks = p.strips_per_warp * kWarps * kStrip / kBlock;
+  for (int task = Warp(); task < blocks * group.rows; task += kWarps) {
+    const int block = static_cast<int>(blockIdx.x) * blocks + task % blocks;
+    ActivateFour(p, group, group.slots[task / blocks], block * kBlock + 4 * Lane());
+  }
+}
+
 template <bool kTransformed, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   auto* shared = reinterpret_cast<uint32_t*>(QUARTET_DYNAMIC_SHARED());
-  const Exl3Group* group = p.groups == nullptr ? nullptr : p.groups + blockIdx.z;
-  const int first_row = kTokens * static_cast<int>(blockIdx.z);
-  const int rows = group == nullptr ? min(kTokens, p.slots - first_row) : group->rows;
+  const Exl3Group& group = LoadGroup(p);
+  const int rows = group.rows;
   if (rows == 0) return;
-  const auto slot = [&](int row) { return group == nullptr ? first_row + row : group->slots[row]; };
-
   const int matrix = static_cast<int>(blockIdx.y) < p.parts ? 0 : 1;
   const int part = static_cast<int>(blockIdx.y) - matrix * p.parts;
-  const Exl3Weights w = group == nullptr ? p.single : group->matrices[p.first_matrix + matrix];
+  const Exl3Weights w = group.matrices[p.first_matrix + matrix];
   const int units_of_strip = p.in / kUnitInputs;
   WarpJob job;
   job.first_strip = (static_cast<int>(blockIdx.x) * kWarps + Warp()) * p.strips_per_warp;
@@ -136,6 +223,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
   PrefetchUnits(w, job, units_of_strip);
+  // Groups were there before the kernel that transformed the inputs began.
+  if constexpr (kTransformed) AwaitPrevious();
 
   const InputSlice slice = {.rows = rows,
                             .begin = part * p.part_inputs,
@@ -143,11 +232,9 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
                             .row_words = RowWords(p.part_inputs),
                             .saturation = blockIdx.x == 0 ? p.saturation : nullptr};
   if constexpr (kTransformed) {
-    StageTransformed(p, slice, slot, shared);
+    StageTransformed(p, slice, group.slots, shared);
   } else {
-    StageRows(
-        p, slice, [&](int row) { return group == nullptr ? first_row + row : group->x_rows[row]; },
-        w.suh, shared);
+    StageRows(p, slice, group.x_rows, w.suh, shared);
   }
   // What comes after needs the output scales of these strips.
   const int outputs = kStrip * kWarps * p.strips_per_warp;
@@ -161,85 +248,49 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   for (int bit = 0; bit < 2; ++bit) {
     const int row = RowOfSums(bit);
     const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
-    to[bit] = row < rows ? p.sums + (static_cast<int64_t>(part) * p.slots + slot(row)) * width +
-                               static_cast<int64_t>(matrix) * p.out
-                         : nullptr;
+    to[bit] = row < rows
+                  ? p.sums + (static_cast<int64_t>(part) * p.slots + group.slots[row]) * width +
+                        static_cast<int64_t>(matrix) * p.out
+                  : nullptr;
   }
   // Rows that are not there read another's activations; their sums go nowhere.
   const uint32_t* x =
       shared + min(RunOfLane(), rows - 1) * slice.row_words + TileOfLane() * kTileWords;
-  switch (w.bits) {
-    case 1:
-      return StreamStrips<1, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 2:
-      return StreamStrips<2, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 3:
-      return StreamStrips<3, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 4:
-      return StreamStrips<4, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 5:
-      return StreamStrips<5, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 6:
-      return StreamStrips<6, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    case 7:
-      return StreamStrips<7, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-    default:
-      return StreamStrips<8, kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+  StreamAnyWidth<kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+  if constexpr (!kTransformed) {
+    if (p.arrived != nullptr) ActivateIfLast(p, group);
   }
 }
 
 }  // namespace
 
-// Four blocks a multiprocessor: the latency of a warp's chain of products is hidden by other warps.
+// Three blocks a multiprocessor: as many as have registers for all that is in flight.
 
 // Products of rows of x.
-QUARTET_KERNEL(exl3_rows_sum_sm80, kThreads, 4, Exl3ProductParams) {
+QUARTET_KERNEL(exl3_rows_sum_sm80, kThreads, 3, Exl3ProductParams) {
   Product<false, false, false>(p);
 }
-QUARTET_KERNEL(exl3_rows_sum_colmajor, kThreads, 4, Exl3ProductParams) {
+QUARTET_KERNEL(exl3_rows_sum_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<false, false, true>(p);
 }
-QUARTET_KERNEL(exl3_rows_mul1_sm80, kThreads, 4, Exl3ProductParams) {
+QUARTET_KERNEL(exl3_rows_mul1_sm80, kThreads, 3, Exl3ProductParams) {
   Product<false, true, false>(p);
 }
-QUARTET_KERNEL(exl3_rows_mul1_colmajor, kThreads, 4, Exl3ProductParams) {
+QUARTET_KERNEL(exl3_rows_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<false, true, true>(p);
 }
 // Products of inputs that are transformed.
-QUARTET_KERNEL(exl3_transformed_sum_sm80, kThreads, 4, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_transformed_sum_sm80, kThreads, 3, Exl3ProductParams) {
   Product<true, false, false>(p);
 }
-QUARTET_KERNEL(exl3_transformed_sum_colmajor, kThreads, 4, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_transformed_sum_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<true, false, true>(p);
 }
-QUARTET_KERNEL(exl3_transformed_mul1_sm80, kThreads, 4, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_transformed_mul1_sm80, kThreads, 3, Exl3ProductParams) {
   Product<true, true, false>(p);
 }
-QUARTET_KERNEL(exl3_transformed_mul1_colmajor, kThreads, 4, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_transformed_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<true, true, true>(p);
-}
-
-QUARTET_KERNEL(exl3_activate, kThreads, 1, Exl3ActivateParams) {
-  const Exl3Group& group = p.groups[blockIdx.y];
-  if (Warp() >= group.rows) return;
-  const int at = static_cast<int>(blockIdx.x) * kBlock + 4 * Lane();
-  const int slot = group.slots[Warp()];
-  const int64_t width = 2 * static_cast<int64_t>(p.inner);
-  const float* sums = p.sums + slot * width + at;
-  float gate[4], up[4], gate_scale[4], up_scale[4], scale[4], v[4];
-  LoadHalves(group.matrices[0].svh + at, gate_scale);
-  LoadHalves(group.matrices[1].svh + at, up_scale);
-  LoadHalves(group.matrices[2].suh + at, scale);
-  SumParts(sums, p.slots * width, p.parts, gate);
-  SumParts(sums + p.inner, p.slots * width, p.parts, up);
-  Activate(gate, up, gate_scale, up_scale, at, p.used_inner, p.limit, v);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] *= scale[i];
-  Hadamard(v);
-  uint2 four;
-  four.x = HalfBits(v[0], p.saturation) | HalfBits(v[1], p.saturation) << 16;
-  four.y = HalfBits(v[2], p.saturation) | HalfBits(v[3], p.saturation) << 16;
-  *reinterpret_cast<uint2*>(p.transformed + static_cast<int64_t>(slot) * p.inner + at) = four;
 }
 
 QUARTET_KERNEL(exl3_output, kThreads, 1, Exl3OutputParams) {

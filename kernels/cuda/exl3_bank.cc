@@ -36,7 +36,7 @@ Exl3Codebook CodebookOf(ops::Codebook codebook) {
     case ops::Codebook::kMcg:
       break;
   }
-  return {0xCBAC1FEDu, 0, 0x8FFF8FFFu};
+  return {kMcgMultiplier, 0, 0x8FFF8FFFu};
 }
 
 // suh or svh as FP16, whichever way it is stored.
@@ -157,29 +157,28 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
   return bank;
 }
 
-Exl3Cut CutProduct(const Context& context, int64_t in, int64_t part, int64_t outputs, int64_t out,
-                   int groups, int rows) {
-  // Four blocks a multiprocessor run at once, if their shared memory lets them.
-  const int64_t at_once = 4 * context.device->info().multiprocessors;
-  const int64_t blocks = in / kBlock;
-  const int64_t strips = groups * outputs / kStrip / kWarps;  // blocks of one strip a warp
-  const auto fits = [&](int64_t parts) {
-    return rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t) <= kMaxShared / 2;
-  };
+Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
+                   int rows) {
   constexpr int kMostStrips = 4;
+  constexpr int64_t kMostInputs = 1024, kLeastInputs = 512;  // of a part; of one of two even less
+  // Two blocks a multiprocessor are enough to keep it busy, and begin and end only once.
+  const int64_t enough = 2 * context.device->info().multiprocessors * 9 / 10;
+  const int64_t blocks = in / kBlock;
+  const auto fits = [&](int64_t parts) {
+    return in / parts <= kMostInputs &&
+           rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t) <= kMaxShared / 2;
+  };
   Exl3Cut cut;
-  for (int parts = 1; parts <= blocks; ++parts) {
-    if (blocks % parts != 0) continue;
-    cut.parts = parts;
-    if (!fits(parts)) continue;
-    if (in / parts <= part) break;
-    if (in / parts <= 2 * part && strips * parts / kMostStrips >= 2 * at_once) break;
-  }
-  // Strips that follow one another in a block share the transform of its inputs: as long as half of
-  // the places are filled.
-  while (out / kBlock % (2 * cut.strips_per_warp) == 0 && cut.strips_per_warp < kMostStrips &&
-         strips * cut.parts / (2 * cut.strips_per_warp) >= at_once * 15 / 32) {
-    cut.strips_per_warp *= 2;
+  for (int strips = kMostStrips; strips > 0; strips /= 2) {
+    if (out / kBlock % strips != 0) continue;
+    cut.strips_per_warp = strips;
+    cut.parts = 0;
+    for (int parts = 1; parts <= blocks; ++parts) {
+      if (blocks % parts != 0 || !fits(parts)) continue;
+      if (cut.parts != 0 && parts > 2 && in / parts < kLeastInputs) break;
+      cut.parts = parts;
+      if (groups * outputs * parts / (kStrip * kWarps * strips) >= enough) return cut;
+    }
   }
   return cut;
 }

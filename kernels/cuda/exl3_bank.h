@@ -33,10 +33,10 @@ struct Exl3Cut {
   int parts = 1;
   int strips_per_warp = 1;
 };
-// Parts of about `part` inputs, fewer of them where `groups` of at most `rows` rows fill the device
-// anyway. `outputs`: of all matrices of the grid, `out` of one.
-Exl3Cut CutProduct(const Context& context, int64_t in, int64_t part, int64_t outputs, int64_t out,
-                   int groups, int rows);
+// As few parts and as many strips a warp as leave enough blocks for `groups` of at most `rows` rows
+// to fill the device. `outputs`: of all matrices of the grid, `out` of one.
+Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
+                   int rows);
 
 // Kernels for the products of few rows.
 class Exl3Product {

@@ -9,7 +9,9 @@ struct SaturationCounters;
 
 // The codebook recipe: state * multiplier + addend, then & mask; for mul1 the last is the FP16
 // scale instead. In memory although these are constants: an instruction holds one constant at most,
-// and of two that it knows the compiler makes two instructions.
+// and of two that it knows the compiler makes two instructions. The multiplier of mcg, whose addend
+// is zero, can be a constant.
+constexpr uint32_t kMcgMultiplier = 0xCBAC1FEDu;
 struct Exl3Codebook {
   uint32_t multiplier = 0;
   uint32_t addend = 0;
@@ -56,20 +58,13 @@ struct Exl3ProductParams {
   int64_t x_stride;
   int32_t used_in;
   const uint16_t* transformed;
-};
 
-// transformed = FP16 of the activations of gate and up, scaled and transformed for down. Grid
-// (inner / 128, groups), one warp a row.
-struct Exl3ActivateParams {
-  const Exl3Group* groups;
-  const float* sums;      // [parts][slots][2 * inner]
-  uint16_t* transformed;  // [slots, inner]
-  int32_t slots;
-  int32_t inner;  // with padding
-  int32_t used_inner;
-  int32_t parts;
-  float limit;
-  SaturationCounters* saturation;
+  // Gate and up of groups: the last of the blocks that add to a range of outputs makes the inputs
+  // of down from it, FP16 of the activations, scaled and transformed. Null: not.
+  uint32_t* arrived = nullptr;      // [groups][grid_x], zero before and after
+  uint16_t* activations = nullptr;  // [slots, out]
+  int32_t used_out = 0;
+  float limit = 0.0f;
 };
 
 // y = the output transform of the sums of one matrix. Grid (out / 128 / 8, rows).

@@ -116,6 +116,7 @@ QUARTET_DEVICE void GroupSlots(const MoeSelectParams& p, const int* experts, int
     const auto* from = reinterpret_cast<const uint32_t*>(p.bank + 3 * group_expert[group]);
     reinterpret_cast<uint32_t*>(p.groups[group].matrices)[i % kWords] = from[i % kWords];
   }
+  for (int i = slot; i < p.arrived_count; i += static_cast<int>(blockDim.x)) p.arrived[i] = 0;
   // And the input scales on their way to the second-level cache, where that is done in no time.
   if (p.rows > 1) return;
   const int lines = (p.inputs + 63) / 64;

@@ -62,8 +62,6 @@ absl::StatusOr<std::unique_ptr<Exl3Experts>> Exl3Experts::Make(
   if (!gemm.ok()) return gemm.status();
   absl::StatusOr<const Kernel*> sort = context.device->Find("moe_sort");
   if (!sort.ok()) return sort.status();
-  absl::StatusOr<const Kernel*> activate = context.device->Find("exl3_activate");
-  if (!activate.ok()) return activate.status();
   absl::StatusOr<const Kernel*> combine = context.device->Find("moe_combine");
   if (!combine.ok()) return combine.status();
   op->bank_ = *std::move(bank);
@@ -73,7 +71,6 @@ absl::StatusOr<std::unique_ptr<Exl3Experts>> Exl3Experts::Make(
   op->select_ = *select;
   op->gemm_ = *gemm;
   op->sort_ = *sort;
-  op->activate_ = *activate;
   op->combine_ = *combine;
   return op;
 }
@@ -83,12 +80,17 @@ int Exl3Experts::Groups(int rows) const {
   return std::min(rows * top_k_, experts_);
 }
 
+// Ranges of outputs whose sums are counted, as many as any cut makes.
+int Exl3Experts::Counters(int rows) const {
+  return rows * top_k_ * static_cast<int>(shape_.padded_inner / exl3::kBlock);
+}
+
 Exl3Experts::Cuts Exl3Experts::CutsFor(int rows) const {
   const int groups = Groups(rows);
-  return {CutProduct(*context_, shape_.padded_hidden, 512, 2 * shape_.padded_inner,
-                     shape_.padded_inner, groups, rows),
-          CutProduct(*context_, shape_.padded_inner, 1024, shape_.padded_hidden,
-                     shape_.padded_hidden, groups, rows)};
+  return {CutProduct(*context_, shape_.padded_hidden, 2 * shape_.padded_inner, shape_.padded_inner,
+                     groups, rows),
+          CutProduct(*context_, shape_.padded_inner, shape_.padded_hidden, shape_.padded_hidden,
+                     groups, rows)};
 }
 
 Exl3Experts::DecodeBuffers Exl3Experts::Cut(WorkspaceCutter& cutter, int rows,
@@ -97,6 +99,7 @@ Exl3Experts::DecodeBuffers Exl3Experts::Cut(WorkspaceCutter& cutter, int rows,
   DecodeBuffers b;
   b.slots = cutter.Take<MoeSlot>(slots);
   b.groups = cutter.Take<Exl3Group>(slots);
+  b.arrived = cutter.Take<uint32_t>(Counters(rows));
   b.gate_up = cutter.Take<float>(cuts.gate_up.parts * slots * 2 * shape_.padded_inner);
   b.activations = cutter.Take<uint16_t>(slots * shape_.padded_inner);
   b.down = cutter.Take<float>(cuts.down.parts * slots * shape_.padded_hidden);
@@ -134,7 +137,9 @@ void Exl3Experts::Select(int rows, const RouterChoice& choice, const DecodeBuffe
                                            .scaling = choice.scaling,
                                            .groups = b.groups,
                                            .bank = table_.as<Exl3Weights>(),
-                                           .inputs = static_cast<int32_t>(shape_.padded_hidden)});
+                                           .inputs = static_cast<int32_t>(shape_.padded_hidden),
+                                           .arrived = b.arrived,
+                                           .arrived_count = Counters(rows)});
 }
 
 void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const {
@@ -153,24 +158,12 @@ void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const Decod
                    .x = x,
                    .x_stride = shape_.hidden,
                    .used_in = static_cast<int32_t>(shape_.hidden),
-                   .transformed = nullptr},
+                   .transformed = nullptr,
+                   .arrived = b.arrived,
+                   .activations = b.activations,
+                   .used_out = static_cast<int32_t>(shape_.inner),
+                   .limit = shape_.limit},
                   cuts.gate_up, Groups(rows), rows);
-}
-
-void Exl3Experts::Activate(int rows, const Cuts& cuts, const DecodeBuffers& b) const {
-  context_->device->Launch(activate_,
-                           {.grid_x = static_cast<unsigned>(shape_.padded_inner / exl3::kBlock),
-                            .grid_y = static_cast<unsigned>(Groups(rows)),
-                            .threads = 32 * static_cast<unsigned>(rows)},
-                           Exl3ActivateParams{.groups = b.groups,
-                                              .sums = b.gate_up,
-                                              .transformed = b.activations,
-                                              .slots = rows * top_k_,
-                                              .inner = static_cast<int32_t>(shape_.padded_inner),
-                                              .used_inner = static_cast<int32_t>(shape_.inner),
-                                              .parts = cuts.gate_up.parts,
-                                              .limit = shape_.limit,
-                                              .saturation = context_->saturation});
 }
 
 void Exl3Experts::Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const {
@@ -218,7 +211,6 @@ void Exl3Experts::Decode(const float* x, int rows, const RouterChoice& choice, f
   const DecodeBuffers b = Cut(cutter, rows, cuts);
   Select(rows, choice, b);
   GateUp(x, rows, cuts, b);
-  Activate(rows, cuts, b);
   Down(rows, cuts, b);
   Combine(rows, cuts.down.parts, b.slots, nullptr, b.down, partial);
 }

@@ -38,6 +38,7 @@ class Exl3Experts final : public RoutedExperts {
   struct DecodeBuffers {
     MoeSlot* slots = nullptr;         // [rows, top_k]
     Exl3Group* groups = nullptr;      // [rows * top_k]
+    uint32_t* arrived = nullptr;      // [slots][inner / 128] counters of gate and up
     float* gate_up = nullptr;         // [parts][slots][2 * inner]
     uint16_t* activations = nullptr;  // FP16 [slots][inner], transformed for down
     float* down = nullptr;            // [parts][slots][hidden]
@@ -45,7 +46,6 @@ class Exl3Experts final : public RoutedExperts {
   DecodeBuffers Cut(WorkspaceCutter& cutter, int rows, const Cuts& cuts) const;
   void Select(int rows, const RouterChoice& choice, const DecodeBuffers& b) const;
   void GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const;
-  void Activate(int rows, const Cuts& cuts, const DecodeBuffers& b) const;
   void Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const;
   void Combine(int rows, int parts, const MoeSlot* slots, const int32_t* places, const float* sums,
                float* partial) const;
@@ -68,6 +68,7 @@ class Exl3Experts final : public RoutedExperts {
   int RowTile(int rows) const;
   int MostTiles(int rows) const;
   int Groups(int rows) const;
+  int Counters(int rows) const;
   void Decode(const float* x, int rows, const RouterChoice& choice, float* partial,
               std::byte* workspace) const;
   void Prefill(const float* x, int rows, const RouterChoice& choice, float* partial,
@@ -84,7 +85,6 @@ class Exl3Experts final : public RoutedExperts {
   Exl3Gemm gemm_;
   const Kernel* select_ = nullptr;
   const Kernel* sort_ = nullptr;
-  const Kernel* activate_ = nullptr;
   const Kernel* combine_ = nullptr;
 };
 

@@ -34,6 +34,9 @@ struct MoeSelectParams {
   Exl3Group* groups;        // [rows * top_k]
   const Exl3Weights* bank;  // [experts][gate, up, down]
   int32_t inputs;           // of gate and up, with padding
+  // Counters that the products find at zero.
+  uint32_t* arrived = nullptr;
+  int32_t arrived_count = 0;
 };
 
 // Sorts slots by expert, equal ones by number. Grid (experts).

@@ -29,6 +29,20 @@ QUARTET_DEVICE void LoadPadded(const float* row, int at, int width, float* v) {
   for (int i = 0; i < 4; ++i) v[i] = at + i < width ? row[at + i] : 0.0f;
 }
 
+// Four floats that another block, perhaps of the same launch, wrote: not from the first cache.
+QUARTET_DEVICE float4 LoadFresh4(const float* p) {
+#ifdef QUARTET_SIMT
+  return *reinterpret_cast<const float4*>(p);
+#else
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+#endif
+}
+
 // The sum of four elements over the parts of a product, first part first. Four loads at a time.
 QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
   constexpr int kAtOnce = 4;
@@ -37,9 +51,8 @@ QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, 
     float4 four[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      four[i] = first + i < parts
-                    ? *reinterpret_cast<const float4*>(sums + (first + i) * part_stride)
-                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      four[i] = first + i < parts ? LoadFresh4(sums + (first + i) * part_stride)
+                                  : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -89,14 +102,13 @@ QUARTET_DEVICE void StageFour(uint32_t a, uint32_t b, uint32_t c, uint32_t d, in
       make_uint4(a * kTwice, b * kTwice, c * kTwice, d * kTwice);
 }
 
-// Rows of x: scaled, transformed and rounded here. Row r of the slice is row x_row(r) of x.
-template <class RowOfX>
-QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slice, RowOfX x_row,
-                              const uint16_t* suh, uint32_t* shared) {
+// Rows of x: scaled, transformed and rounded here. Row r of the slice is row x_rows[r] of x.
+QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slice,
+                              const int32_t* x_rows, const uint16_t* suh, uint32_t* shared) {
   constexpr int kAtOnce = 2;
   const int blocks = slice.inputs / kBlock;
   for (int row = 0; row < slice.rows; ++row) {
-    const float* x = p.x + x_row(row) * p.x_stride;
+    const float* x = p.x + x_rows[row] * p.x_stride;
     for (int base = 0; base < blocks; base += kAtOnce * kWarps) {
       float v[kAtOnce][4], scale[kAtOnce][4];
 #pragma unroll
@@ -123,12 +135,11 @@ QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slic
   }
 }
 
-// Rows that are transformed: row r of the slice is slot(r).
-template <class Slot>
-QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice, Slot slot,
-                                     uint32_t* shared) {
+// Rows that are transformed: row r of the slice is slots[r].
+QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice,
+                                     const int32_t* slots, uint32_t* shared) {
   for (int row = 0; row < slice.rows; ++row) {
-    const uint16_t* from = p.transformed + static_cast<int64_t>(slot(row)) * p.in + slice.begin;
+    const uint16_t* from = p.transformed + static_cast<int64_t>(slots[row]) * p.in + slice.begin;
     for (int at = 4 * static_cast<int>(threadIdx.x); at < slice.inputs; at += 4 * kThreads) {
       const uint2 four = *reinterpret_cast<const uint2*>(from + at);
       StageFour(four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16, at,
