@@ -392,18 +392,19 @@ void BM_SparseMla(benchmark::State& state) {
   Scratch scratch;
   scratch.Need(op->WorkspaceBytes(rows, kContext));
   Cache cache;
-  const std::vector<float> q = Activations(static_cast<size_t>(rows * kWidth));
+  std::vector<float> latent = Activations(static_cast<size_t>(rows * kRank));
+  const ops::DsaQueries queries = {.latent = latent.data(), .index_w = nullptr};
   std::vector<float> y(static_cast<size_t>(rows * kHidden));
   std::vector<int32_t> pools(static_cast<size_t>(rows * kTopkPools)), counts(rows, kTopkPools);
   for (size_t i = 0; i < pools.size(); ++i) pools[i] = static_cast<int32_t>(i % kTopkPools * 2);
   const ops::Segment segment{0, rows, 0, kContext - rows, cache.pages};
   const Timer timer;
   for (auto _ : state) {
-    op->Run(q.data(), {pools.data(), counts.data(), nullptr, nullptr}, {&segment, 1}, rows,
+    op->Run(queries, {pools.data(), counts.data(), nullptr, nullptr}, {&segment, 1}, rows,
             cache.View(), y.data(), scratch);
     benchmark::ClobberMemory();
   }
-  Report(state, timer, 3.0 * kWidth * kRank, rows);
+  Report(state, timer, 4.0 * kWidth * kRank, rows);
 }
 
 // ---- the whole trunk of the demo model: nine layers with weights of their own
@@ -455,8 +456,7 @@ class DemoTrunk {
     streams_.resize(rows * kHidden * kStreams);
     post_.resize(rows * kStreams);
     comb_.resize(rows * kStreams * kStreams);
-    q_.resize(rows * kWidth);
-    index_q_.resize(rows * kIndexHeads * kIndexDim);
+    latent_.resize(rows * kRank);
     index_w_.resize(rows * kIndexHeads);
     pools_.resize(rows * kTopkPools);
     counts_.resize(rows);
@@ -479,12 +479,12 @@ class DemoTrunk {
       }
       if (layer.dsa != nullptr) {
         const ops::Segment segment{0, rows, 0, position, layer.cache->pages};
-        const ops::DsaQueries queries{q_.data(), index_q_.data(), index_w_.data()};
+        const ops::DsaQueries queries{latent_.data(), index_w_.data()};
         const ops::Selection selection{pools_.data(), counts_.data(), nullptr, nullptr};
         layer.dsa->Run(x_.data(), {&segment, 1}, rows, layer.cache->View(), layer.cache->Open(),
                        queries, scratch_);
         layer.select->Run(queries, {&segment, 1}, layer.cache->View(), selection, scratch_);
-        layer.attend->Run(q_.data(), selection, {&segment, 1}, rows, layer.cache->View(), y_.data(),
+        layer.attend->Run(queries, selection, {&segment, 1}, rows, layer.cache->View(), y_.data(),
                           scratch_);
       } else {
         const ops::Segment segment{0, rows, 0, position, {}};
@@ -527,7 +527,7 @@ class DemoTrunk {
   std::unique_ptr<ops::KdaRecurrence> recurrence_;
   std::vector<Layer> layers_;
   Scratch scratch_;
-  std::vector<float> x_, y_, streams_, post_, comb_, q_, index_q_, index_w_, logits_;
+  std::vector<float> x_, y_, streams_, post_, comb_, latent_, index_w_, logits_;
   std::vector<int32_t> pools_, counts_, ids_;
 };
 

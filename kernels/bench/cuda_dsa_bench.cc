@@ -24,6 +24,7 @@ constexpr int kLayers = 12;
 constexpr int kContext = 131'072;
 constexpr int kPageTokens = 256;
 constexpr int kRank = 512;
+constexpr int kQueryRank = 1536;
 constexpr int kNope = 256;
 constexpr int kIndexHeads = 32;
 constexpr int kIndexDim = 128;
@@ -39,7 +40,7 @@ class DsaBench {
         ceilings_(MeasureCeilings(*device_)) {
     PrintHeading(*device_, ceilings_);
     MakePages();
-    index_q_ = Random(8192 * kIndexHeads * kIndexDim);
+    latents_ = Random(8192 * kQueryRank);
     index_w_ = Random(8192 * kIndexHeads);
     pools_ = Allocate(8192 * kTopk * sizeof(int32_t));
     counts_ = Allocate(8192 * sizeof(int32_t));
@@ -47,17 +48,26 @@ class DsaBench {
     workspace_ = Allocate(size_t{1} << 30);
   }
 
-  // Scores and selection of `rows` rows that end at `context`.
+  // Queries, scores and selection of `rows` rows that end at `context`.
   void Select(int rows, int context) {
-    ops::IndexerWeights sizes;
-    sizes.heads = kIndexHeads;
-    sizes.dim = kIndexDim;
-    sizes.kpool = kPool;
-    sizes.topk_pools = kTopk;
-    const auto op = CheckOk(backend_->PrepareIndexerSelect(sizes));
+    ops::IndexerWeights weights;
+    weights.heads = kIndexHeads;
+    weights.dim = kIndexDim;
+    weights.kpool = kPool;
+    weights.topk_pools = kTopk;
+    // Random bits as FP16 of at most one.
+    std::vector<uint16_t> wq_b(kIndexHeads * kIndexDim * kQueryRank);
+    std::mt19937 bits(5);
+    for (uint16_t& v : wq_b) v = static_cast<uint16_t>(bits() & 0xBBFF);
+    weights.wq_b = ops::DenseMatrix{.dtype = ops::DType::kF16,
+                                    .data = reinterpret_cast<const std::byte*>(wq_b.data()),
+                                    .rows = kIndexHeads * kIndexDim,
+                                    .cols = kQueryRank,
+                                    .row_stride = kQueryRank};
+    const auto op = CheckOk(backend_->PrepareIndexerSelect(weights));
     const auto segments = Begin(rows, context);
     const double us = Time(rows, [&](int i) {
-      op->Run({nullptr, index_q_.as<float>(), index_w_.as<float>()}, segments, Layer(i),
+      op->Run({latents_.as<float>(), index_w_.as<float>()}, segments, Layer(i),
               {pools_.as<int32_t>(), counts_.as<int32_t>(), nullptr, nullptr}, Scratch());
     });
     const double keys = context / kPool;
@@ -67,12 +77,13 @@ class DsaBench {
          matrix_us);
   }
 
-  // The selection alone, on random scores.
-  void SelectOnly(int rows, int context) {
+  // The selection alone, on random scores or on equal ones.
+  void SelectOnly(int rows, int context, bool equal = false) {
     const cuda::Kernel* kernel = CheckOk(device_->Find("index_select"));
     Begin(rows, context);
     const int stride = context / kPool + 8;
     const auto scores = Random(static_cast<size_t>(stride) * rows);
+    if (equal) device_->Fill(scores.data(), 0, scores.bytes());
     const cuda::IndexSelectParams params = {.step = View(),
                                             .scores = scores.as<float>(),
                                             .stride = stride,
@@ -83,8 +94,9 @@ class DsaBench {
     const double us = Time(rows, [&](int) {
       device_->Launch(kernel, {.grid_x = static_cast<unsigned>(rows), .threads = 1024}, params);
     });
-    Line(absl::StrFormat("  index_select alone, %d rows at %d", rows, context), us,
-         double{4} * rows * context / kPool);
+    Line(absl::StrFormat("  index_select alone, %d rows at %d%s", rows, context,
+                         equal ? ", equal scores" : ""),
+         us, double{4} * rows * context / kPool);
   }
 
   // One per-head multiplication, every layer with weights of its own.
@@ -179,13 +191,14 @@ class DsaBench {
   void Project(int rows) {
     const cuda::Kernel* op = CheckOk(device_->Find("dsa_append"));
     Begin(rows, kContext);
-    const int width = 1536 + kRank + 2 * kIndexDim;
+    const int width = kQueryRank + kRank + 2 * kIndexDim;
     const auto u = Random(static_cast<size_t>(rows) * width);
     const auto ring = Random(8 * 2 * kIndexDim);
     const auto ones = Random(4096);
     cuda::DsaAppendParams params = {.step = View(),
                                     .u = u.as<float>(),
                                     .u_stride = width,
+                                    .q_latent = latents_.as<float>(),
                                     .q_weight = ones.as<float>(),
                                     .kv_weight = ones.as<float>(),
                                     .k_weight = ones.as<float>(),
@@ -194,7 +207,7 @@ class DsaBench {
                                     .index_w = index_w_.as<float>(),
                                     .ring = ring.as<float>(),
                                     .ring_rows = 8,
-                                    .q_rank = 1536,
+                                    .q_rank = kQueryRank,
                                     .kpool = kPool,
                                     .index_heads = kIndexHeads,
                                     .q_eps = 1e-5f,
@@ -310,7 +323,7 @@ class DsaBench {
   std::vector<int32_t> table_;
   std::unique_ptr<cuda::StepState> step_;
   int64_t layer_bytes_ = 0;
-  cuda::Buffer kv_, counters_, index_q_, index_w_, pools_, counts_, out_, workspace_;
+  cuda::Buffer kv_, counters_, latents_, index_w_, pools_, counts_, out_, workspace_;
 };
 
 void RunAll() {
@@ -324,6 +337,7 @@ void RunAll() {
   bench.Select(2048, 32'768);
   bench.Select(2048, kContext);
   for (int context : {4096, 32'768, kContext}) bench.SelectOnly(1, context);
+  for (int context : {8192, kContext}) bench.SelectOnly(1, context, true);
   bench.SelectOnly(512, kContext);
   for (int heads : {64, 16}) {
     bench.Heads("mla_absorb_one", 1, heads, kNope, kRank);

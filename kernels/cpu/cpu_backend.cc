@@ -37,6 +37,9 @@ class Backend final : public CpuBackend {
     std::memcpy(to, from, bytes);
     return absl::OkStatus();
   }
+  void Fork(absl::FunctionRef<void()> work) override { work(); }
+  void Join() override {}
+
   absl::StatusOr<std::unique_ptr<ops::Recording>> Record(absl::FunctionRef<void()>) override {
     return nullptr;
   }

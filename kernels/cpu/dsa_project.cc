@@ -34,10 +34,6 @@ class DsaProjectOp : public ops::DsaProject {
     }
     const int64_t hidden = InFeatures(mla.q_a);
     const int64_t q_rank = OutFeatures(mla.q_a);
-    QUARTET_CPU_RETURN(CheckShape("MLA q_b", OutFeatures(mla.q_b), InFeatures(mla.q_b),
-                                  static_cast<int64_t>(mla.heads) * mla.nope_dim, q_rank));
-    QUARTET_CPU_RETURN(CheckShape("indexer wq_b", OutFeatures(index.wq_b), InFeatures(index.wq_b),
-                                  static_cast<int64_t>(index.heads) * index.dim, q_rank));
     QUARTET_CPU_RETURN(
         CheckShape("indexer wk", OutFeatures(index.wk), InFeatures(index.wk), index.dim, hidden));
     QUARTET_CPU_RETURN(CheckShape("indexer gate", OutFeatures(index.gate), InFeatures(index.gate),
@@ -51,8 +47,6 @@ class DsaProjectOp : public ops::DsaProject {
                                              {&index.gate, "indexer gate"},
                                              {&index.head_weights, "indexer head weights"}},
                                             context));
-    QUARTET_CPU_ASSIGN(op->q_b_, LinearOp::Prepare(mla.q_b, "MLA q_b", context));
-    QUARTET_CPU_ASSIGN(op->wq_b_, LinearOp::Prepare(index.wq_b, "indexer wq_b", context));
     QUARTET_CPU_ASSIGN(op->q_norm_, Widen(mla.q_a_norm.weight, q_rank, "MLA q_a_norm"));
     QUARTET_CPU_ASSIGN(op->kv_norm_,
                        Widen(mla.kv_a_norm.weight, OutFeatures(mla.kv_a), "MLA kv_a_norm"));
@@ -87,12 +81,8 @@ class DsaProjectOp : public ops::DsaProject {
     from_x_.Run(x, static_cast<size_t>(from_x_.in()), count, buffers.u, buffers.scratch, pool);
     const bool parallel = count * width >= kParallelFloats;
     pool->For(count, 1, parallel, [&](size_t begin, size_t end, int) {
-      for (size_t r = begin; r < end; ++r) NormRow(buffers.u + r * width, out.index_w, r);
+      for (size_t r = begin; r < end; ++r) NormRow(buffers.u + r * width, out, r);
     });
-    const float* qr = buffers.u + from_x_.offset(0);
-    q_b_.Run(qr, width, count, out.q, static_cast<size_t>(q_b_.out()), buffers.scratch, pool);
-    wq_b_.Run(qr, width, count, out.index_q, static_cast<size_t>(wq_b_.out()), buffers.scratch,
-              pool);
     for (const ops::Segment& segment : segments) {
       const float* u = buffers.u + static_cast<size_t>(segment.row_begin) * width;
       float* ring = open.data + segment.slot * open.slot_stride;
@@ -122,15 +112,14 @@ class DsaProjectOp : public ops::DsaProject {
   Buffers Take(Arena& arena, size_t rows) const {
     Buffers buffers;
     buffers.u = arena.Floats(rows * static_cast<size_t>(from_x_.width()));
-    buffers.scratch = arena.Floats(std::max(
-        {from_x_.ScratchFloats(rows), q_b_.ScratchFloats(rows), wq_b_.ScratchFloats(rows)}));
+    buffers.scratch = arena.Floats(from_x_.ScratchFloats(rows));
     return buffers;
   }
 
-  // The norms of a projected row, in place, and its head weights.
-  void NormRow(float* row, float* index_w, size_t r) const {
-    float* q = row + from_x_.offset(0);
-    RmsNormRow(q, q_norm_.data(), q_norm_.size(), q_norm_eps_, q);
+  // The norms of a projected row, in place but for the query's latent, and its head weights.
+  void NormRow(float* row, const ops::DsaQueries& out, size_t r) const {
+    RmsNormRow(row + from_x_.offset(0), q_norm_.data(), q_norm_.size(), q_norm_eps_,
+               out.latent + r * q_norm_.size());
     float* latent = row + from_x_.offset(1);
     RmsNormRow(latent, kv_norm_.data(), kv_norm_.size(), kv_norm_eps_, latent);
     float* k = row + from_x_.offset(2);
@@ -143,7 +132,7 @@ class DsaProjectOp : public ops::DsaProject {
     for (size_t c = 0; c < dim_; ++c) k[c] = k[c] * scale * k_weight_[c] + k_bias_[c];
     const float* w = row + from_x_.offset(4);
     const float head_scale = 1.0f / std::sqrt(static_cast<float>(index_heads_));
-    for (size_t h = 0; h < index_heads_; ++h) index_w[r * index_heads_ + h] = w[h] * head_scale;
+    for (size_t h = 0; h < index_heads_; ++h) out.index_w[r * index_heads_ + h] = w[h] * head_scale;
   }
 
   // Row t of a segment (u: the segment's first row) into the pages.
@@ -200,7 +189,6 @@ class DsaProjectOp : public ops::DsaProject {
   }
 
   FusedLinear from_x_;
-  LinearOp q_b_, wq_b_;
   std::vector<float> q_norm_, kv_norm_, k_weight_, k_bias_, ape_;
   float q_norm_eps_ = 0.0f, kv_norm_eps_ = 0.0f;
   size_t dim_ = 0, index_heads_ = 0;

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "kernels/cpu/dsa.h"
 #include "kernels/cpu/kv.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd.h"
 
@@ -18,8 +20,9 @@ constexpr size_t kParallelMacs = 400'000;
 
 class IndexerSelectOp : public ops::IndexerSelect {
  public:
-  IndexerSelectOp(const ops::IndexerWeights& weights, const Context& context)
-      : heads_(static_cast<size_t>(weights.heads)),
+  IndexerSelectOp(const ops::IndexerWeights& weights, LinearOp wq_b, const Context& context)
+      : wq_b_(std::move(wq_b)),
+        heads_(static_cast<size_t>(weights.heads)),
         dim_(static_cast<size_t>(weights.dim)),
         kpool_(weights.kpool),
         topk_(weights.topk_pools),
@@ -27,6 +30,7 @@ class IndexerSelectOp : public ops::IndexerSelect {
 
   size_t WorkspaceBytes(int max_rows, int max_context) const override {
     Arena arena;
+    TakeQueries(arena, static_cast<size_t>(max_rows));
     for (int t = 0; t < context_.pool->threads(); ++t) {
       Take(arena, static_cast<size_t>(max_context / kpool_));
     }
@@ -35,6 +39,13 @@ class IndexerSelectOp : public ops::IndexerSelect {
 
   void Run(const ops::DsaQueries& queries, std::span<const ops::Segment> segments, ops::KvLayer kv,
            ops::Selection out, ops::Workspace workspace) const override {
+    size_t rows = 0;
+    for (const ops::Segment& s : segments) rows += static_cast<size_t>(s.rows);
+    Arena shared(workspace);
+    const Queries own = TakeQueries(shared, rows);
+    wq_b_.Run(queries.latent, static_cast<size_t>(wq_b_.in()), rows, own.q, heads_ * dim_,
+              own.scratch, context_.pool);
+    const size_t threads_at = shared.used();
     // The scratch of a thread is sized for the longest sequence of this call.
     int most = 0;
     for (const ops::Segment& s : segments) most = std::max(most, (s.position + s.rows) / kpool_);
@@ -43,26 +54,37 @@ class IndexerSelectOp : public ops::IndexerSelect {
     Take(measure, max_pools);
     const size_t thread_bytes = measure.used();
     for (const ops::Segment& segment : segments) {
-      const size_t rows = static_cast<size_t>(segment.rows);
-      context_.pool->For(rows, 1, rows * max_pools * heads_ * dim_ >= kParallelMacs,
+      const size_t count = static_cast<size_t>(segment.rows);
+      context_.pool->For(count, 1, count * max_pools * heads_ * dim_ >= kParallelMacs,
                          [&](size_t begin, size_t end, int part) {
-                           const size_t at = static_cast<size_t>(part) * thread_bytes;
+                           const size_t at = threads_at + static_cast<size_t>(part) * thread_bytes;
                            assert(at + thread_bytes <= workspace.bytes);
                            Arena arena(ops::Workspace{workspace.data + at, thread_bytes});
                            const Buffers buffers = Take(arena, max_pools);
                            for (size_t t = begin; t < end; ++t)
-                             Row(queries, segment, t, kv, out, buffers);
+                             Row(own.q, queries.index_w, segment, t, kv, out, buffers);
                          });
     }
   }
 
  private:
+  struct Queries {
+    float* q;  // [rows, heads, dim]
+    float* scratch;
+  };
   struct Buffers {
     float* keys;    // [64, dim]
     float* dots;    // [heads]
     float* scores;  // [pools]
     int32_t* order;
   };
+
+  Queries TakeQueries(Arena& arena, size_t rows) const {
+    Queries queries;
+    queries.q = arena.Floats(rows * heads_ * dim_);
+    queries.scratch = arena.Floats(wq_b_.ScratchFloats(rows));
+    return queries;
+  }
 
   Buffers Take(Arena& arena, size_t pools) const {
     Buffers buffers;
@@ -73,7 +95,7 @@ class IndexerSelectOp : public ops::IndexerSelect {
     return buffers;
   }
 
-  void Row(const ops::DsaQueries& queries, const ops::Segment& segment, size_t t,
+  void Row(const float* q, const float* w, const ops::Segment& segment, size_t t,
            const ops::KvLayer& kv, const ops::Selection& out, const Buffers& buffers) const {
     const size_t row = static_cast<size_t>(segment.row_begin) + t;
     const int position = segment.position + static_cast<int>(t);
@@ -95,8 +117,8 @@ class IndexerSelectOp : public ops::IndexerSelect {
                              static_cast<int64_t>(dim_)),
                   dim_, *context_.e4m3, buffers.keys + m * dim_);
         }
-        IndexScores(queries.index_q + row * heads_ * dim_, queries.index_w + row * heads_, heads_,
-                    dim_, buffers.keys, n, buffers.dots, buffers.scores + first);
+        IndexScores(q + row * heads_ * dim_, w + row * heads_, heads_, dim_, buffers.keys, n,
+                    buffers.dots, buffers.scores + first);
       }
       out.counts[row] =
           SelectPools(buffers.scores, candidates, topk_, buffers.order, selected, &margin);
@@ -104,6 +126,7 @@ class IndexerSelectOp : public ops::IndexerSelect {
     if (out.margins != nullptr) out.margins[row] = margin;
   }
 
+  LinearOp wq_b_;
   size_t heads_, dim_;
   int kpool_, topk_;
   Context context_;
@@ -152,7 +175,10 @@ absl::StatusOr<std::unique_ptr<ops::IndexerSelect>> PrepareIndexerSelectOp(
         absl::StrCat("indexer: ", weights.heads, " heads of ", weights.dim, ", pools of ",
                      weights.kpool, ", the best ", weights.topk_pools, "; all must be positive"));
   }
-  return std::make_unique<IndexerSelectOp>(weights, context);
+  QUARTET_CPU_RETURN(CheckShape("indexer wq_b", OutFeatures(weights.wq_b), InFeatures(weights.wq_b),
+                                int64_t{weights.heads} * weights.dim, InFeatures(weights.wq_b)));
+  QUARTET_CPU_ASSIGN(LinearOp wq_b, LinearOp::Prepare(weights.wq_b, "indexer wq_b", context));
+  return std::make_unique<IndexerSelectOp>(weights, std::move(wq_b), context);
 }
 
 }  // namespace quartet::cpu

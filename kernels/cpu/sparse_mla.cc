@@ -27,6 +27,10 @@ class SparseMlaOp : public ops::SparseMla {
           "MLA: ", mla.heads, " heads of ", mla.nope_dim, " and ", mla.v_dim, ", pools of ",
           index.kpool, ", the best ", index.topk_pools, "; all must be positive"));
     }
+    QUARTET_CPU_RETURN(CheckShape("MLA q_b", OutFeatures(mla.q_b), InFeatures(mla.q_b),
+                                  static_cast<int64_t>(mla.heads) * mla.nope_dim,
+                                  OutFeatures(mla.q_a)));
+    QUARTET_CPU_ASSIGN(op->q_b_, LinearOp::Prepare(mla.q_b, "MLA q_b", context));
     const int64_t rank = OutFeatures(mla.kv_a);
     const int64_t per_head = static_cast<int64_t>(mla.nope_dim) + mla.v_dim;
     QUARTET_CPU_RETURN(CheckShape("MLA kv_b", OutFeatures(mla.kv_b), InFeatures(mla.kv_b),
@@ -57,8 +61,9 @@ class SparseMlaOp : public ops::SparseMla {
     return arena.used();
   }
 
-  void Run(const float* q, const ops::Selection& selection, std::span<const ops::Segment> segments,
-           int rows, ops::KvLayer kv, float* partial, ops::Workspace workspace) const override {
+  void Run(const ops::DsaQueries& queries, const ops::Selection& selection,
+           std::span<const ops::Segment> segments, int rows, ops::KvLayer kv, float* partial,
+           ops::Workspace workspace) const override {
     const size_t count = static_cast<size_t>(rows);
     Arena arena(workspace);
     const Buffers buffers = Take(arena, count);
@@ -72,8 +77,10 @@ class SparseMlaOp : public ops::SparseMla {
     const size_t threads_at = arena.used();
 
     ThreadPool* pool = context_.pool;
+    q_b_.Run(queries.latent, static_cast<size_t>(q_b_.in()), count, buffers.q, heads_ * nope_,
+             buffers.scratch, pool);
     for (size_t h = 0; h < heads_; ++h) {
-      key_[h].Multiply(q + h * nope_, heads_ * nope_, count, buffers.latent + h * rank_,
+      key_[h].Multiply(buffers.q + h * nope_, heads_ * nope_, count, buffers.latent + h * rank_,
                        heads_ * rank_, pool);
     }
     for (const ops::Segment& segment : segments) {
@@ -99,6 +106,7 @@ class SparseMlaOp : public ops::SparseMla {
 
  private:
   struct Buffers {
+    float* q;       // [rows, n, nope]
     float* latent;  // [rows, n, r]: absorbed queries, then weighted latents
     float* out;     // [rows, n, v]
     float* scratch;
@@ -110,9 +118,10 @@ class SparseMlaOp : public ops::SparseMla {
 
   Buffers Take(Arena& arena, size_t rows) const {
     Buffers buffers;
+    buffers.q = arena.Floats(rows * heads_ * nope_);
     buffers.latent = arena.Floats(rows * heads_ * rank_);
     buffers.out = arena.Floats(rows * heads_ * v_);
-    buffers.scratch = arena.Floats(o_.ScratchFloats(rows));
+    buffers.scratch = arena.Floats(std::max(q_b_.ScratchFloats(rows), o_.ScratchFloats(rows)));
     return buffers;
   }
 
@@ -165,6 +174,7 @@ class SparseMlaOp : public ops::SparseMla {
     }
   }
 
+  LinearOp q_b_;
   std::vector<PackedMatrix> key_;    // per head W_UK: q [nope] -> [r]
   std::vector<PackedMatrix> value_;  // per head W_UV: z [r] -> [v]
   LinearOp o_;

@@ -74,6 +74,10 @@ struct Context {
   const Cublas* cublas = nullptr;            // null where there is none
 };
 
+// Steps of up to so many rows fork what is independent (Device::Fork). The kernels of more rows
+// fill the card by themselves.
+constexpr int kForkRows = 8;
+
 constexpr unsigned CeilDiv(int64_t a, int64_t b) {
   return static_cast<unsigned>((a + b - 1) / b);
 }

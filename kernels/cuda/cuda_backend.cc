@@ -113,6 +113,9 @@ class Backend final : public CudaBackend {
     return device_.CopyOut(to, from, bytes);
   }
 
+  void Fork(absl::FunctionRef<void()> work) override { device_.Fork(Side::kAhead, work); }
+  void Join() override { device_.Join(); }
+
   absl::StatusOr<std::unique_ptr<ops::Recording>> Record(absl::FunctionRef<void()> work) override {
     absl::StatusOr<std::unique_ptr<Graph>> graph = device_.Capture(work);
     if (!graph.ok()) return graph.status();

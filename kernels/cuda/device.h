@@ -54,6 +54,12 @@ class Fence {
 
 class Device;
 
+// Beside the stream, but not equal to it: whose blocks get a place first where both could have it.
+enum class Side {
+  kAhead,   // the forked work, for what others wait for
+  kBehind,  // the stream, for work that fills the gaps
+};
+
 // Device memory, given back at the end. Movable.
 class Buffer {
  public:
@@ -83,9 +89,9 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// One GPU and its one stream, on which everything happens in the order of the calls. Launch, Copy
-// and Fill do not wait and have no result: the first thing that goes wrong is kept and comes back
-// from Synchronize and from the copies that wait. Belongs to one thread.
+// One GPU and its stream, on which everything happens in the order of the calls, except what is
+// forked. Launch, Copy and Fill do not wait and have no result: the first thing that goes wrong is
+// kept and comes back from Synchronize and from the copies that wait. Belongs to one thread.
 class Device {
  public:
   virtual ~Device() = default;
@@ -111,6 +117,16 @@ class Device {
   // Device to device.
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;
   virtual void Fill(void* to, uint8_t value, size_t bytes) = 0;
+
+  // What `work` launches, copies and fills happens on a side stream: after everything that is on
+  // the stream now, in its own order, and beside what is put on the stream from here to Join.
+  // Between the two neither may write what the other touches, scratch memory included. A second
+  // Fork to the same side before Join goes on behind the first. `work` neither forks, joins, waits
+  // nor captures, and uses no library or transport that has the stream as its own (NativeStream).
+  virtual void Fork(Side side, absl::FunctionRef<void()> work) = 0;
+  // What follows on the stream comes after all that was forked. Costs nothing where nothing was.
+  // Whatever waits for the stream, or records or replays it, joins first.
+  virtual void Join() = 0;
 
   // Host to device; `from` may be reused when it returns. For loading and tests: it may wait.
   virtual absl::Status CopyIn(void* to, const void* from, size_t bytes) = 0;

@@ -27,7 +27,7 @@ namespace quartet::cuda {
   F(cuCtxSetCurrent)                                                                              \
   F(cuCtxSynchronize) F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost)                \
       F(cuMemFreeHost) F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)             \
-          F(cuMemsetD8Async) F(cuStreamCreate) F(cuStreamDestroy) F(cuStreamSynchronize)          \
+          F(cuMemsetD8Async) F(cuStreamCreateWithPriority) F(cuStreamDestroy) F(cuStreamSynchronize)          \
               F(cuStreamQuery) F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction)       \
                   F(cuFuncSetAttribute) F(cuFuncGetAttribute) F(cuFuncGetParamInfo)               \
                       F(cuLaunchKernelEx) F(cuGetErrorName) F(cuGetErrorString) F(cuEventCreate)    \
@@ -35,7 +35,8 @@ namespace quartet::cuda {
                               F(cuEventElapsedTime) F(cuStreamBeginCapture) F(cuStreamEndCapture) \
                                   F(cuGraphInstantiateWithFlags) F(cuGraphLaunch)                 \
                                       F(cuGraphExecDestroy) F(cuGraphDestroy)                     \
-                                          F(cuModuleLoadDataEx)
+                                          F(cuModuleLoadDataEx) F(cuStreamWaitEvent)          \
+                                              F(cuCtxGetStreamPriorityRange)
 // clang-format on
 
 // Of memory that processes share.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -56,9 +57,13 @@ class DriverDevice final : public Device {
   explicit DriverDevice(const DriverApi& api) : api_(api) {}
 
   ~DriverDevice() override {
-    if (stream_ != nullptr) {
-      api_.cuStreamSynchronize(stream_);
-      api_.cuStreamDestroy(stream_);
+    for (CUstream stream : {sides_[0].stream, sides_[1].stream, stream_}) {
+      if (stream == nullptr) continue;
+      api_.cuStreamSynchronize(stream);
+      api_.cuStreamDestroy(stream);
+    }
+    for (const SideStream& side : sides_) {
+      if (side.event != nullptr) api_.cuEventDestroy(side.event);
     }
     for (void* pinned : pinned_) api_.cuMemFreeHost(pinned);
     for (const Image& image : images_) {
@@ -82,11 +87,7 @@ class DriverDevice final : public Device {
       return s;
     }
     ReadInfo();
-    if (absl::Status s =
-            check(api_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "making a CUDA stream");
-        !s.ok()) {
-      return s;
-    }
+    if (absl::Status s = MakeStreams(); !s.ok()) return s;
     return LoadImages(options.image);
   }
 
@@ -152,11 +153,34 @@ class DriverDevice final : public Device {
     Keep(api_.cuMemsetD8Async(At(to), value, bytes, Stream()), "filling device memory");
   }
 
+  void Fork(Side side, absl::FunctionRef<void()> work) override {
+    SideStream& to = sides_[static_cast<int>(side)];
+    Keep(api_.cuEventRecord(to.event, stream_), "recording an event");
+    Keep(api_.cuStreamWaitEvent(to.stream, to.event, 0), "forking the stream");
+    std::swap(stream_, to.stream);
+    const bool after_kernel = std::exchange(after_kernel_, false);
+    work();
+    std::swap(stream_, to.stream);
+    after_kernel_ = after_kernel;
+    to.is_forked = true;
+  }
+  void Join() override {
+    for (SideStream& side : sides_) {
+      if (!side.is_forked) continue;
+      Keep(api_.cuEventRecord(side.event, side.stream), "recording an event");
+      Keep(api_.cuStreamWaitEvent(stream_, side.event, 0), "joining the streams");
+      after_kernel_ = false;
+      side.is_forked = false;
+    }
+  }
+
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
+    Join();
     Keep(api_.cuMemcpyHtoDAsync(At(to), from, bytes, Stream()), "copying to the device");
     return Synchronize();
   }
   absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
+    Join();
     Keep(api_.cuMemcpyDtoHAsync(to, At(from), bytes, Stream()), "copying from the device");
     return Synchronize();
   }
@@ -181,6 +205,7 @@ class DriverDevice final : public Device {
     return std::make_unique<DriverFence>(api_, event);
   }
   void Place(Fence& fence) override {
+    Join();
     Keep(api_.cuEventRecord(static_cast<DriverFence&>(fence).event, Stream()),
          "recording an event");
   }
@@ -190,6 +215,7 @@ class DriverDevice final : public Device {
   }
 
   absl::Status Synchronize() override {
+    Join();
     Keep(api_.cuStreamSynchronize(Stream()), "running on the device");
     return status_;
   }
@@ -197,20 +223,26 @@ class DriverDevice final : public Device {
   void* NativeStream() override { return Stream(); }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
+    Join();
     Keep(api_.cuStreamBeginCapture(Stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
          "beginning a graph");
     if (!status_.ok()) return status_;
     work();
+    Join();
     CUgraph graph = nullptr;
     Keep(api_.cuStreamEndCapture(Stream(), &graph), "ending a graph");
     if (!status_.ok()) return status_;
     CUgraphExec exec = nullptr;
-    Keep(api_.cuGraphInstantiateWithFlags(&exec, graph, 0), "making a graph");
+    // Otherwise both branches would run at the priority of the stream that launches the graph.
+    Keep(api_.cuGraphInstantiateWithFlags(&exec, graph,
+                                          CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY),
+         "making a graph");
     api_.cuGraphDestroy(graph);
     if (!status_.ok()) return status_;
     return std::make_unique<DriverGraph>(api_, exec);
   }
   void Replay(const Graph& graph) override {
+    Join();
     Keep(api_.cuGraphLaunch(static_cast<const DriverGraph&>(graph).exec, Stream()),
          "launching a graph");
   }
@@ -220,8 +252,10 @@ class DriverDevice final : public Device {
     CUevent end = nullptr;
     Keep(api_.cuEventCreate(&begin, CU_EVENT_DEFAULT), "making an event");
     Keep(api_.cuEventCreate(&end, CU_EVENT_DEFAULT), "making an event");
+    Join();
     Keep(api_.cuEventRecord(begin, Stream()), "recording an event");
     work();
+    Join();
     Keep(api_.cuEventRecord(end, Stream()), "recording an event");
     const absl::Status status = Synchronize();
     float milliseconds = 0;
@@ -236,6 +270,11 @@ class DriverDevice final : public Device {
   struct Image {
     const KernelImage* image;
     CUmodule module;  // null until it is loaded
+  };
+  struct SideStream {
+    CUstream stream = nullptr;
+    CUevent event = nullptr;  // where it forks off, then where it joins
+    bool is_forked = false;   // and not joined yet
   };
 
   static double Mib(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -271,6 +310,23 @@ class DriverDevice final : public Device {
     info_.shared_bytes_per_block = Attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     info_.l2_bytes = Attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     api_.cuDeviceTotalMem(&info_.memory_bytes, device_);
+  }
+
+  absl::Status MakeStreams() {
+    int least = 0;
+    int greatest = 0;  // the smaller number
+    Keep(api_.cuCtxGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+    const auto make = [&](CUstream* stream, int priority) {
+      Keep(api_.cuStreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, priority),
+           "making a CUDA stream");
+    };
+    make(&stream_, std::min(least, greatest + 1));
+    make(&sides_[static_cast<int>(Side::kAhead)].stream, greatest);
+    make(&sides_[static_cast<int>(Side::kBehind)].stream, least);
+    for (SideStream& side : sides_) {
+      Keep(api_.cuEventCreate(&side.event, CU_EVENT_DISABLE_TIMING), "making an event");
+    }
+    return status_;
   }
 
   absl::Status LoadImages(const std::string& image) {
@@ -367,7 +423,8 @@ class DriverDevice final : public Device {
   DeviceInfo info_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
-  CUstream stream_ = nullptr;
+  CUstream stream_ = nullptr;  // the side stream while forked work is put on it
+  std::array<SideStream, 2> sides_;
   bool kernels_overlap_ = false;  // the kernels of the image wait for what is before them
   bool after_kernel_ = false;     // the last thing on the stream is a kernel of ours
   std::vector<Image> images_;

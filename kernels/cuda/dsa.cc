@@ -40,10 +40,6 @@ class DsaProjectOp final : public ops::DsaProject {
                        PackedLinear::Make(context, std::span(&index.head_weights, 1),
                                           Precision::kF32, "indexer head weights"));
     QUARTET_CPU_ASSIGN(
-        op->q_b_, PackedLinear::Make(context, std::span(&mla.q_b, 1), Precision::kF16, "MLA q_b"));
-    QUARTET_CPU_ASSIGN(op->wq_b_, PackedLinear::Make(context, std::span(&index.wq_b, 1),
-                                                     Precision::kF16, "indexer wq_b"));
-    QUARTET_CPU_ASSIGN(
         op->q_norm_, UploadF32(context, mla.q_a_norm.weight, OutFeatures(mla.q_a), "MLA q_a_norm"));
     QUARTET_CPU_ASSIGN(op->kv_norm_,
                        UploadF32(context, mla.kv_a_norm.weight, rank, "MLA kv_a_norm"));
@@ -68,9 +64,9 @@ class DsaProjectOp final : public ops::DsaProject {
   size_t WorkspaceBytes(int max_rows) const override {
     WorkspaceCutter cutter;
     cutter.Take<float>(max_rows * from_x_.out());
+    cutter.Take<std::byte>(ForkedBytes(max_rows));
     return cutter.used() +
-           std::max({from_x_.WorkspaceBytes(max_rows), head_weights_.WorkspaceBytes(max_rows),
-                     q_b_.WorkspaceBytes(max_rows), wq_b_.WorkspaceBytes(max_rows)});
+           std::max(from_x_.WorkspaceBytes(max_rows), head_weights_.WorkspaceBytes(max_rows));
   }
 
   void Run(const float* x, std::span<const ops::Segment> /*segments*/, int rows, ops::KvLayer kv,
@@ -79,13 +75,22 @@ class DsaProjectOp final : public ops::DsaProject {
     WorkspaceCutter cutter(workspace.data);
     const int64_t width = from_x_.out();
     float* u = cutter.Take<float>(rows * width);
+    const size_t forked_bytes = ForkedBytes(rows);
+    const ops::Workspace forked = {cutter.Take<std::byte>(forked_bytes), forked_bytes};
     const ops::Workspace rest = {cutter.rest(), workspace.bytes - cutter.used()};
+    const auto weigh_heads = [&](ops::Workspace scratch) {
+      head_weights_.Run(x, head_weights_.in(), rows, out.index_w, index_heads_, scratch);
+    };
+    const bool forks = rows <= kForkRows;
+    if (forks) context_->device->Fork(Side::kAhead, [&] { weigh_heads(forked); });
     from_x_.Run(x, from_x_.in(), rows, u, width, rest);
-    head_weights_.Run(x, head_weights_.in(), rows, out.index_w, index_heads_, rest);
+    if (!forks) weigh_heads(rest);
+    context_->device->Join();
     const DsaAppendParams params = {
         .step = context_->step->view(),
         .u = u,
         .u_stride = width,
+        .q_latent = out.latent,
         .q_weight = q_norm_.as<float>(),
         .kv_weight = kv_norm_.as<float>(),
         .k_weight = k_weight_.as<float>(),
@@ -107,13 +112,14 @@ class DsaProjectOp final : public ops::DsaProject {
     };
     context_->device->Launch(
         append_, {.grid_x = static_cast<unsigned>(rows), .grid_y = 4, .threads = kThreads}, params);
-    // Two calls and not one stack: their outputs lie in two buffers, and copying them apart would
-    // cost a launch as well.
-    q_b_.Run(u, width, rows, out.q, q_b_.out(), rest);
-    wq_b_.Run(u, width, rows, out.index_q, wq_b_.out(), rest);
   }
 
  private:
+  // Of what is forked when there are few rows.
+  size_t ForkedBytes(int rows) const {
+    return head_weights_.WorkspaceBytes(std::min(rows, kForkRows));
+  }
+
   static absl::Status Check(const ops::MlaWeights& mla, const ops::IndexerWeights& index) {
     if (mla.heads < 1 || mla.nope_dim < 1 || index.heads < 1 || index.dim < 1 || index.kpool < 1 ||
         index.kpool > kMaxPool) {
@@ -123,11 +129,6 @@ class DsaProjectOp final : public ops::DsaProject {
                        "; all must be positive and pools at most ", kMaxPool));
     }
     const int64_t hidden = InFeatures(mla.q_a);
-    const int64_t q_rank = OutFeatures(mla.q_a);
-    QUARTET_CPU_RETURN(CheckShape("MLA q_b", OutFeatures(mla.q_b), InFeatures(mla.q_b),
-                                  int64_t{mla.heads} * mla.nope_dim, q_rank));
-    QUARTET_CPU_RETURN(CheckShape("indexer wq_b", OutFeatures(index.wq_b), InFeatures(index.wq_b),
-                                  int64_t{index.heads} * index.dim, q_rank));
     QUARTET_CPU_RETURN(
         CheckShape("indexer wk", OutFeatures(index.wk), InFeatures(index.wk), index.dim, hidden));
     QUARTET_CPU_RETURN(CheckShape("indexer gate", OutFeatures(index.gate), InFeatures(index.gate),
@@ -138,7 +139,6 @@ class DsaProjectOp final : public ops::DsaProject {
 
   PackedLinear from_x_;        // q_a | kv_a | indexer wk | gate
   PackedLinear head_weights_;  // FP32
-  PackedLinear q_b_, wq_b_;
   Buffer q_norm_, kv_norm_, k_weight_, k_bias_, ape_;
   float q_eps_ = 0.0f, kv_eps_ = 0.0f;
   int q_rank_ = 0, rank_ = 0, dim_ = 0, kpool_ = 0, index_heads_ = 0;

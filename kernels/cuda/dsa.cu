@@ -131,10 +131,11 @@ QUARTET_KERNEL(dsa_append, 256, 1, DsaAppendParams) {
   __shared__ KeyStatistics statistics[kMaxPool];
   const int row = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  float* u = p.u + row * p.u_stride;
+  const float* u = p.u + row * p.u_stride;
   if (blockIdx.y == 0) {
     const float scale = RmsScale(u, p.q_rank, p.q_eps, scratch);
-    for (int c = thread; c < p.q_rank; c += kThreads) u[c] = u[c] * scale * p.q_weight[c];
+    float* to = p.q_latent + static_cast<int64_t>(row) * p.q_rank;
+    for (int c = thread; c < p.q_rank; c += kThreads) to[c] = u[c] * scale * p.q_weight[c];
     return;
   }
   const RowPlace place = PlaceOfRow(p.step, row);

@@ -26,11 +26,12 @@ struct PagedRows {
   Stored form;
 };
 
-// What follows the projections from x: norms in place, and the appends to the caches.
+// What follows the projections from x: norms, and the appends to the caches.
 struct DsaAppendParams {
   StepView step;
-  float* u;  // [rows, q_rank | rank | dim | dim]: q_a, latent, index key, gate logits
+  const float* u;  // [rows, q_rank | rank | dim | dim]: q_a, latent, index key, gate logits
   int64_t u_stride;
+  float* q_latent;         // [rows, q_rank]: q_a after its norm
   const float* q_weight;   // [q_rank]
   const float* kv_weight;  // [rank]
   const float* k_weight;   // [dim]

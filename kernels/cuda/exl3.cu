@@ -210,6 +210,7 @@ QUARTET_DEVICE void ActivateIfLast(const Exl3ProductParams& p, const Exl3Group& 
 template <bool kTransformed, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   auto* shared = reinterpret_cast<uint32_t*>(QUARTET_DYNAMIC_SHARED());
+  if constexpr (!kTransformed) AwaitPrevious();
   const Exl3Group& group = LoadGroup(p);
   const int rows = group.rows;
   if (rows == 0) return;
@@ -267,16 +268,16 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 // Three blocks a multiprocessor: as many as have registers for all that is in flight.
 
 // Products of rows of x.
-QUARTET_KERNEL(exl3_rows_sum_sm80, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_rows_sum_sm80, kThreads, 3, Exl3ProductParams) {
   Product<false, false, false>(p);
 }
-QUARTET_KERNEL(exl3_rows_sum_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_rows_sum_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<false, false, true>(p);
 }
-QUARTET_KERNEL(exl3_rows_mul1_sm80, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_rows_mul1_sm80, kThreads, 3, Exl3ProductParams) {
   Product<false, true, false>(p);
 }
-QUARTET_KERNEL(exl3_rows_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_rows_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<false, true, true>(p);
 }
 // Products of inputs that are transformed.

@@ -3,9 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cuda/dsa.h"
 #include "kernels/cuda/dsa_paged.h"
 #include "kernels/cuda/indexer_params.h"
+#include "kernels/cuda/linear.h"
 
 namespace quartet::cuda {
 namespace {
@@ -50,6 +52,12 @@ class IndexerSelectOp final : public ops::IndexerSelect {
     op->context_ = &context;
     op->few_shared_ = SharedBytes(weights.heads, 1, 8);
     op->many_shared_ = SharedBytes(weights.heads, 2, 16);
+    QUARTET_CPU_RETURN(cpu::CheckShape(
+        "indexer wq_b", cpu::OutFeatures(weights.wq_b), cpu::InFeatures(weights.wq_b),
+        int64_t{weights.heads} * weights.dim, cpu::InFeatures(weights.wq_b)));
+    QUARTET_CPU_ASSIGN(op->wq_b_,
+                       PackedLinear::Make(context, std::span(&weights.wq_b, 1),
+                                          PackedLinear::Precision::kF16, "indexer wq_b"));
     Device* device = context.device;
     if (op->has_tiles()) {
       QUARTET_CPU_ASSIGN(op->few_, device->Find("index_score_few", op->few_shared_));
@@ -62,12 +70,15 @@ class IndexerSelectOp final : public ops::IndexerSelect {
   }
 
   size_t WorkspaceBytes(int max_rows, int max_context) const override {
-    const int64_t rows = std::min(max_rows, kTileRows);
+    const int64_t tile_rows = std::min(max_rows, kTileRows);
     WorkspaceCutter cutter;
-    cutter.Take<uint16_t>(rows * heads_ * dim_);
+    cutter.Take<float>(int64_t{max_rows} * heads_ * dim_);
+    WorkspaceCutter product = cutter;
+    product.Take<std::byte>(static_cast<int64_t>(wq_b_.WorkspaceBytes(max_rows)));
+    cutter.Take<uint16_t>(tile_rows * heads_ * dim_);
     // Strides are multiples of four.
-    cutter.Take<float>(rows * (max_context / kpool_ + 8));
-    return cutter.used();
+    cutter.Take<float>(tile_rows * (max_context / kpool_ + 8));
+    return std::max(product.used(), cutter.used());
   }
 
   void Run(const ops::DsaQueries& queries, std::span<const ops::Segment> segments, ops::KvLayer kv,
@@ -76,6 +87,9 @@ class IndexerSelectOp final : public ops::IndexerSelect {
     for (const ops::Segment& segment : segments) rows += segment.rows;
     const int tile_rows = std::min(rows, kTileRows);
     WorkspaceCutter cutter(workspace.data);
+    auto* q = cutter.Take<float>(int64_t{rows} * heads_ * dim_);
+    wq_b_.Run(queries.latent, wq_b_.in(), rows, q, wq_b_.out(),
+              {cutter.rest(), workspace.bytes - cutter.used()});
     auto* q_f16 = cutter.Take<uint16_t>(int64_t{tile_rows} * heads_ * dim_);
     auto* scores = reinterpret_cast<float*>(cutter.rest());
     // All there is: how long the contexts of this step are is known on the device only, and they
@@ -85,7 +99,7 @@ class IndexerSelectOp final : public ops::IndexerSelect {
 
     IndexScoreParams score = {
         .step = context_->step->view(),
-        .q = queries.index_q,
+        .q = q,
         .w = queries.index_w,
         .q_f16 = q_f16,
         .keys = PoolKeys(kv, kpool_, dim_),
@@ -154,6 +168,7 @@ class IndexerSelectOp final : public ops::IndexerSelect {
                    params);
   }
 
+  PackedLinear wq_b_;
   int heads_ = 0, dim_ = 0, kpool_ = 0, topk_ = 0;
   size_t few_shared_ = 0, many_shared_ = 0;
   const Kernel *few_ = nullptr, *many_ = nullptr, *plain_ = nullptr, *round_ = nullptr,

@@ -1,8 +1,11 @@
-// The best pools of each row: an exact radix selection on order-preserving integers, one block a
-// row. Higher score first, equal scores by lower index, NaN last; the result ascends by index.
+// The best pools of each row: an exact selection on order-preserving integers, one block a row.
+// Higher score first, equal scores by lower index, NaN last; the result ascends by index.
 //
-// The scores are read twice: for a bound that at least topk of them reach, then for the list of
-// those that do, usually half as many again. The rest happens in shared memory.
+// Up to kListSize scores are held in registers. Of more, first a bound is found that at least topk
+// of them reach, then the list of those that do, usually half as many again. Either way the scores
+// are sorted into bins of equal width, which leaves but a few to compare with each other. Where a
+// bin is crowded because its scores are equal, they are taken in order; other crowds, and what does
+// not fit a list, go through a radix selection digit by digit.
 
 #include "kernels/cuda/device/warp.cuh"
 #include "kernels/cuda/dsa_paged.cuh"
@@ -14,7 +17,11 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kDigits = 256;
+constexpr int kBins = kThreads;
 constexpr int kListSize = 4096;
+constexpr int kEach = kListSize / kThreads;  // of the list, a thread
+static_assert(kEach == 4, "a thread loads its scores as one float4");
+constexpr int kCrowd = 256;  // scores of one bin that are compared pair by pair
 
 // Orders as floats order, NaN as -inf, both zeros alike.
 QUARTET_DEVICE uint32_t KeyOfScore(float score) {
@@ -27,16 +34,28 @@ QUARTET_DEVICE float ScoreOfKey(uint32_t key) {
 }
 
 struct SelectShared {
-  int histogram[kDigits];
-  int digit;
-  int before;
+  int histogram[kBins];
+  int digit;     // or bin
+  int before;    // how many are in higher ones
+  int in_digit;  // how many are in it
+  uint32_t cut;
+  int crowd_count;
+  uint32_t crowd_keys[kCrowd];
+  int crowd_pools[kCrowd];
   uint32_t warp_keys[kWarps];
+  uint32_t warp_complements[kWarps];
   int warp_above[kWarps];
   int warp_equal[kWarps];
   int list_count;
   uint32_t keys[kListSize];  // the scores that may be selected, in no particular order
   int pools[kListSize];      // whose they are
 };
+
+QUARTET_DEVICE int SumOfWarp(int v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullMask, v, offset);
+  return v;
+}
 
 // Adds one to the digit's count of every lane with `valid`. Scores crowd in few digits, so lanes
 // that agree with the first of them are added at once, twice; the rest one by one.
@@ -86,13 +105,12 @@ QUARTET_DEVICE void FindDigit(SelectShared& shared, int wanted) {
 }
 
 // The `wanted`-th largest of the keys that `each` hands to its argument as (valid, key), by all
-// threads alike; of its bits only those from LastShift on, a multiple of 8, the others zero. *above
-// gets how many are larger in those bits. The histogram is empty before and after.
-template <int LastShift = 0, class Each>
+// threads alike. *above gets how many are larger. The histogram is empty before and after.
+template <class Each>
 QUARTET_DEVICE uint32_t SelectKey(SelectShared& shared, int wanted, const Each& each, int* above) {
   uint32_t prefix = 0;
   int larger = 0;
-  for (int shift = 24; shift >= LastShift; shift -= 8) {
+  for (int shift = 24; shift >= 0; shift -= 8) {
     each([&](bool valid, uint32_t key) {
       const bool counted = valid && (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8));
       CountDigit(shared.histogram, counted, static_cast<int>(key >> shift & 0xFF));
@@ -140,25 +158,122 @@ struct RowScores {
   }
 };
 
-// A key that at least `topk` keys reach, found cheaply: of every thread's largest key the topk-th
-// largest. Not many more keys reach it.
-QUARTET_DEVICE uint32_t LowerBound(SelectShared& shared, const RowScores& row, int topk) {
-  if (topk > kThreads) return 0;
-  uint32_t largest = 0;
-  row.Each([&](bool valid, uint32_t key, int) { largest = valid ? max(largest, key) : largest; });
-  int above = 0;
-  // The upper half of its bits will do.
-  return SelectKey<16>(
-      shared, topk, [&](const auto& visit) { visit(true, largest); }, &above);
+// ---- bins
+
+struct KeyRange {
+  uint32_t least;
+  uint32_t largest;
+};
+QUARTET_DEVICE KeyRange NoKeys() {
+  return {~0u, 0};
+}
+// Over all threads.
+QUARTET_DEVICE KeyRange BlockRange(SelectShared& shared, const KeyRange& mine) {
+  uint32_t largest = mine.largest;
+  uint32_t complement = ~mine.least;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    largest = max(largest, __shfl_xor_sync(kFullMask, largest, offset));
+    complement = max(complement, __shfl_xor_sync(kFullMask, complement, offset));
+  }
+  if (Lane() == 0) {
+    shared.warp_keys[Warp()] = largest;
+    shared.warp_complements[Warp()] = complement;
+  }
+  __syncthreads();
+  largest = shared.warp_keys[Lane()];
+  complement = shared.warp_complements[Lane()];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    largest = max(largest, __shfl_xor_sync(kFullMask, largest, offset));
+    complement = max(complement, __shfl_xor_sync(kFullMask, complement, offset));
+  }
+  return {~complement, largest};
 }
 
-// Collects the keys that reach `bound`. Returns how many there are, which may be more than the list
-// holds.
-QUARTET_DEVICE int Collect(SelectShared& shared, const RowScores& row, uint32_t bound) {
+// Maps scores to bins of equal width: order is kept, equal scores share a bin.
+struct Bins {
+  float low;     // score at the lower end
+  float factor;  // kBins over the width of all
+  float from;    // what lies below is left out, the rest spread over all bins again
+  float spread;
+
+  QUARTET_DEVICE float At(uint32_t key) const { return (ScoreOfKey(key) - low) * factor; }
+  // Of what is not left out.
+  QUARTET_DEVICE int Of(uint32_t key) const {
+    return min(kBins - 1, static_cast<int>((At(key) - from) * spread));
+  }
+};
+
+// False where the range is too wide, too narrow or not finite.
+QUARTET_DEVICE bool MakeBins(const KeyRange& range, Bins* bins) {
+  const float low = ScoreOfKey(range.least);
+  const float width = ScoreOfKey(range.largest) - low;
+  *bins = {low, kBins / width, 0.0f, 1.0f};
+  return width < INFINITY && bins->factor < INFINITY && bins->factor > 0.0f;
+}
+
+// Finds the highest bin such that at least `wanted` of the counted are in it or a higher one.
+// Leaves the histogram empty. All threads, a bin each; begins and ends with a barrier.
+QUARTET_DEVICE void FindBin(SelectShared& shared, int wanted) {
+  __syncthreads();
+  const int bin = kBins - 1 - static_cast<int>(threadIdx.x);
+  const int count = shared.histogram[bin];
+  shared.histogram[bin] = 0;
+  int upto = count;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int other = __shfl_up_sync(kFullMask, upto, offset);
+    if (Lane() >= offset) upto += other;
+  }
+  if (Lane() == 31) shared.warp_above[Warp()] = upto;
+  __syncthreads();
+  const int before = upto - count + SumOfWarp(Lane() < Warp() ? shared.warp_above[Lane()] : 0);
+  if (before < wanted && wanted <= before + count) {
+    shared.digit = bin;
+    shared.before = before;
+    shared.in_digit = count;
+  }
+  __syncthreads();
+}
+
+// Up to kListSize scores, kEach a thread, in no particular order.
+struct Listed {
+  uint32_t key[kEach];
+  int pool[kEach];  // -1: none
+};
+
+// All scores of a row that has no more. Returns the range of this thread's.
+QUARTET_DEVICE KeyRange ListAll(const RowScores& row, Listed* list) {
+  KeyRange range = NoKeys();
+  const int m = kEach * static_cast<int>(threadIdx.x);
+  float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (m < row.count) v = *reinterpret_cast<const float4*>(row.scores + m);
+  const float scores[kEach] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const bool valid = m + i < row.count;
+    list->key[i] = valid ? KeyOfScore(scores[i]) : 0;
+    list->pool[i] = valid ? m + i : -1;
+    if (valid) range = {min(range.least, list->key[i]), max(range.largest, list->key[i])};
+  }
+  return range;
+}
+
+QUARTET_DEVICE uint32_t LargestOf(const RowScores& row) {
+  uint32_t largest = 0;
+  row.Each([&](bool valid, uint32_t key, int) { largest = valid ? max(largest, key) : largest; });
+  return largest;
+}
+
+// Lists the scores of a row that are not left out by the bins. Returns how many there are, which
+// may be more than the list holds.
+QUARTET_DEVICE int Collect(SelectShared& shared, const RowScores& row, const Bins& bins,
+                           Listed* list) {
   if (threadIdx.x == 0) shared.list_count = 0;
   __syncthreads();
   row.Each([&](bool valid, uint32_t key, int pool) {
-    const bool take = valid && key >= bound;
+    const bool take = valid && bins.At(key) >= bins.from;
     const unsigned lanes = __ballot_sync(kFullMask, take);
     if (lanes == 0) return;
     int at = 0;
@@ -169,10 +284,124 @@ QUARTET_DEVICE int Collect(SelectShared& shared, const RowScores& row, uint32_t 
     shared.pools[at] = pool;
   });
   __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+    const bool valid = at < shared.list_count;
+    list->key[i] = valid ? shared.keys[at] : 0;
+    list->pool[i] = valid ? shared.pools[at] : -1;
+  }
   return shared.list_count;
 }
 
-// ---- the usual way: from the list
+// ---- from all scores: any number of pools and of equal scores
+
+// How many of four scores are above the cut and how many at it, the former in the upper half.
+struct FourKeys {
+  uint32_t key[4];
+  int valid;
+
+  QUARTET_DEVICE FourKeys(const RowScores& row, int m, int end) : valid(min(4, max(0, end - m))) {
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (valid > 0) v = *reinterpret_cast<const float4*>(row.scores + m);
+    key[0] = KeyOfScore(v.x);
+    key[1] = KeyOfScore(v.y);
+    key[2] = KeyOfScore(v.z);
+    key[3] = KeyOfScore(v.w);
+  }
+  QUARTET_DEVICE int Counts(uint32_t cut) const {
+    int counts = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < valid) counts += key[i] > cut ? 1 << 16 : static_cast<int>(key[i] == cut);
+    }
+    return counts;
+  }
+};
+
+// If `cut` is the topk-th best score, writes the pools above it and the first of those at it, and
+// returns true. *rejected gets the cut if some at it are left. Every warp has a range of pools of
+// its own: it counts, and then writes behind what the warps before it counted.
+QUARTET_DEVICE bool WriteIfCut(SelectShared& shared, const RowScores& row, uint32_t cut, int topk,
+                               int32_t* pools, uint32_t* rejected) {
+  constexpr int kStep = 4 * 32;
+  const int range = (row.count + kWarps * kStep - 1) / (kWarps * kStep) * kStep;
+  const int begin = min(Warp() * range, row.count);
+  const int end = min(begin + range, row.count);
+  int above = 0;
+  int equal = 0;
+#pragma unroll 8
+  for (int base = begin; base < end; base += kStep) {
+    const int counts = FourKeys(row, base + 4 * Lane(), end).Counts(cut);
+    above += counts >> 16;
+    equal += counts & 0xFFFF;
+  }
+  above = SumOfWarp(above);
+  equal = SumOfWarp(equal);
+  __syncthreads();
+  if (Lane() == 0) {
+    shared.warp_above[Warp()] = above;
+    shared.warp_equal[Warp()] = equal;
+  }
+  __syncthreads();
+  const int ties = topk - SumOfWarp(shared.warp_above[Lane()]);
+  const int all_equal = SumOfWarp(shared.warp_equal[Lane()]);
+  if (ties < 1 || ties > all_equal) return false;
+  *rejected = ties < all_equal ? cut : 0;
+  const bool any_above = above > 0;
+  const bool any_equal = equal > 0;
+  above = SumOfWarp(Lane() < Warp() ? shared.warp_above[Lane()] : 0);
+  equal = SumOfWarp(Lane() < Warp() ? shared.warp_equal[Lane()] : 0);
+  for (int base = begin; base < end; base += kStep) {
+    if (!any_above && (!any_equal || equal >= ties)) break;
+    const int m = base + 4 * Lane();
+    const FourKeys four(row, m, end);
+    const int mine = four.Counts(cut);
+    int upto = mine;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(kFullMask, upto, offset);
+      if (Lane() >= offset) upto += other;
+    }
+    int my_above = above + ((upto - mine) >> 16);
+    int my_equal = equal + ((upto - mine) & 0xFFFF);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= four.valid || four.key[i] < cut) continue;
+      const bool is_equal = four.key[i] == cut;
+      if (!is_equal || my_equal < ties) pools[my_above + min(my_equal, ties)] = m + i;
+      (is_equal ? my_equal : my_above) += 1;
+    }
+    const int all = __shfl_sync(kFullMask, upto, 31);
+    above += all >> 16;
+    equal += all & 0xFFFF;
+  }
+  return true;
+}
+
+// The same for the cut that the keys handed in by all threads are, if they are one and the same.
+QUARTET_DEVICE bool WriteIfTied(SelectShared& shared, const RowScores& row, const KeyRange& mine,
+                                int topk, int32_t* pools, uint32_t* rejected, uint32_t* cut) {
+  const KeyRange range = BlockRange(shared, mine);
+  *cut = range.largest;
+  return range.least == range.largest && WriteIfCut(shared, row, *cut, topk, pools, rejected);
+}
+
+// Digit by digit. As SelectFromList.
+QUARTET_DEVICE uint32_t SelectFromScores(SelectShared& shared, const RowScores& row, int topk,
+                                         int32_t* pools, uint32_t* rejected) {
+  int above = 0;
+  const uint32_t cut = SelectKey(
+      shared, topk,
+      [&](const auto& visit) {
+        row.Each([&](bool valid, uint32_t key, int) { visit(valid, key); });
+      },
+      &above);
+  WriteIfCut(shared, row, cut, topk, pools, rejected);
+  return cut;
+}
+
+// ---- from the list
 
 // Writes the pools whose bits are set, ascending. `bits` holds count bits, whole words.
 QUARTET_DEVICE void WriteBits(SelectShared& shared, const uint32_t* bits, int count,
@@ -205,130 +434,118 @@ QUARTET_DEVICE void WriteBits(SelectShared& shared, const uint32_t* bits, int co
   }
 }
 
-// Selects from the `listed` collected keys, more than topk or as many, of pools below `count`.
-// *rejected gets the largest key that is listed and not selected, 0 if there is none.
-QUARTET_DEVICE uint32_t SelectFromList(SelectShared& shared, int listed, int count, int topk,
-                                       int32_t* pools, uint32_t* rejected) {
-  constexpr int kEach = kListSize / kThreads;
-  uint32_t key[kEach];
-  int pool[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
-    key[i] = at < listed ? shared.keys[at] : 0;
-    pool[i] = at < listed ? shared.pools[at] : -1;
-  }
-  const int used = (listed + kThreads - 1) / kThreads;
-  int above = 0;
-  const uint32_t cut = SelectKey(
-      shared, topk,
-      [&](const auto& visit) {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          if (i < used) visit(pool[i] >= 0, key[i]);
-        }
-      },
-      &above);
-  // Of the pools at the cut the lowest are taken: those whose complement is at least tie_cut.
-  int at_cut = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (i < used) at_cut += __syncthreads_count(pool[i] >= 0 && key[i] == cut);
-  }
-  uint32_t tie_cut = 0;
-  if (at_cut > topk - above) {
-    int unused = 0;
-    tie_cut = SelectKey(
-        shared, topk - above,
-        [&](const auto& visit) {
-#pragma unroll
-          for (int i = 0; i < kEach; ++i) {
-            if (i < used) visit(pool[i] >= 0 && key[i] == cut, ~static_cast<uint32_t>(pool[i]));
-          }
-        },
-        &unused);
-  }
-  // The list has been read: its place holds a bit for every pool now.
-  uint32_t* bits = shared.keys;
+// Writes those of the list that `is_taken` says by their place in it, of pools below `count`.
+// Returns the largest key of this thread that is not taken, 0 if there is none. Not before a
+// barrier after the last use of shared.keys.
+template <class IsTaken>
+QUARTET_DEVICE uint32_t WriteTaken(SelectShared& shared, const Listed& list, int count,
+                                   int32_t* pools, const IsTaken& is_taken) {
+  uint32_t* bits = shared.keys;  // for every pool
   for (int i = static_cast<int>(threadIdx.x); i * 32 < count; i += kThreads) bits[i] = 0;
   __syncthreads();
   uint32_t best = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (pool[i] < 0) continue;
-    if (key[i] > cut || (key[i] == cut && ~static_cast<uint32_t>(pool[i]) >= tie_cut)) {
-      atomicOr(&bits[pool[i] / 32], 1u << (pool[i] % 32));
+    if (list.pool[i] < 0) continue;
+    if (is_taken(i)) {
+      atomicOr(&bits[list.pool[i] / 32], 1u << (list.pool[i] % 32));
     } else {
-      best = max(best, key[i]);
+      best = max(best, list.key[i]);
     }
   }
   __syncthreads();
   WriteBits(shared, bits, count, pools);
-  *rejected = best;
-  return cut;
+  return best;
 }
 
-// ---- the way for any number of pools and of equal scores: from the scores
-
-// Writes the pools above `cut`, and of those at it the first `ties`, ascending. Every warp has a
-// range of pools of its own: it counts, and then writes behind what the warps before it counted.
-QUARTET_DEVICE void WriteSelected(SelectShared& shared, const RowScores& row, uint32_t cut,
-                                  int ties, int32_t* pools) {
-  const int range = (row.count + kThreads - 1) / kThreads * 32;
-  const int begin = min(Warp() * range, row.count);
-  const int end = min(begin + range, row.count);
-  int above = 0;
-  int equal = 0;
-  for (int base = begin; base < end; base += 32) {
-    const int m = base + Lane();
-    const uint32_t key = m < end ? KeyOfScore(row.scores[m]) : 0;
-    above += __popc(__ballot_sync(kFullMask, m < end && key > cut));
-    equal += __popc(__ballot_sync(kFullMask, m < end && key == cut));
+// Selects from the list once FindBin has found the bin of the last selected, in which there are no
+// more than kCrowd. Returns the key of the last selected; *rejected gets the largest key of this
+// thread that was looked at and not selected, 0 if there is none.
+QUARTET_DEVICE uint32_t SelectFromList(SelectShared& shared, const Listed& list,
+                                       const int (&bin)[kEach], int count, int topk, int32_t* pools,
+                                       uint32_t* rejected) {
+  const int last_bin = shared.digit;
+  const int wanted = topk - shared.before;  // of the last bin
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (bin[i] != last_bin) continue;
+    const int at = atomicAdd(&shared.crowd_count, 1);
+    shared.crowd_keys[at] = list.key[i];
+    shared.crowd_pools[at] = list.pool[i];
   }
-  if (Lane() == 0) {
-    shared.warp_above[Warp()] = above;
-    shared.warp_equal[Warp()] = equal;
-  }
-  __syncthreads();
-  const bool anything = above + equal > 0;
-  above = 0;
-  equal = 0;
-  for (int w = 0; w < Warp(); ++w) {
-    above += shared.warp_above[w];
-    equal += shared.warp_equal[w];
-  }
-  if (!anything) return;
-  const unsigned before = (1u << Lane()) - 1;
-  for (int base = begin; base < end; base += 32) {
-    const int m = base + Lane();
-    const uint32_t key = m < end ? KeyOfScore(row.scores[m]) : 0;
-    const unsigned is_above = __ballot_sync(kFullMask, m < end && key > cut);
-    const unsigned is_equal = __ballot_sync(kFullMask, m < end && key == cut);
-    const int my_above = above + __popc(is_above & before);
-    const int my_equal = equal + __popc(is_equal & before);
-    const bool take =
-        (is_above >> Lane() & 1) != 0 || ((is_equal >> Lane() & 1) != 0 && my_equal < ties);
-    if (take) pools[my_above + min(my_equal, ties)] = m;
-    above += __popc(is_above);
-    equal += __popc(is_equal);
-  }
+  const int crowd = shared.in_digit;
+  const auto rank = [&](uint32_t key, int pool) {
+    int better = 0;
+    for (int j = 0; j < crowd; ++j) {
+      const uint32_t other = shared.crowd_keys[j];
+      better += other > key || (other == key && shared.crowd_pools[j] < pool);
+    }
+    return better;
+  };
+  *rejected = WriteTaken(shared, list, count, pools, [&](int i) {
+    if (bin[i] != last_bin) return bin[i] > last_bin;
+    const int better = rank(list.key[i], list.pool[i]);
+    if (better == wanted - 1) shared.cut = list.key[i];
+    return better < wanted;
+  });
+  return shared.cut;
 }
 
-// Selects, and returns the cut; *rejected as SelectFromList, of all pools.
-QUARTET_DEVICE uint32_t SelectFromScores(SelectShared& shared, const RowScores& row, uint32_t bound,
-                                         int topk, int32_t* pools, uint32_t* rejected) {
-  int above = 0;
-  const uint32_t cut = SelectKey(
-      shared, topk,
-      [&](const auto& visit) {
-        row.Each([&](bool valid, uint32_t key, int) { visit(valid && key >= bound, key); });
-      },
-      &above);
-  WriteSelected(shared, row, cut, topk - above, pools);
-  int equal = 0;
-  for (int w = 0; w < kWarps; ++w) equal += shared.warp_equal[w];
-  *rejected = equal > topk - above ? cut : 0;
-  return cut;
+// Chooses the way. `row` has more than topk scores. As SelectFromList.
+QUARTET_DEVICE uint32_t Select(SelectShared& shared, const RowScores& row, int topk, int32_t* pools,
+                               uint32_t* rejected) {
+  Listed list;
+  const bool held = row.count <= kListSize;
+  if (!held && (topk > kThreads || row.count > 32 * kListSize)) {
+    return SelectFromScores(shared, row, topk, pools, rejected);
+  }
+  // Of all scores, or of the largest of every thread, of which at least topk are selected from.
+  KeyRange mine;
+  if (held) {
+    mine = ListAll(row, &list);
+  } else {
+    mine.least = mine.largest = LargestOf(row);
+  }
+  const KeyRange range = BlockRange(shared, mine);
+  if (range.least == range.largest &&
+      WriteIfCut(shared, row, range.largest, topk, pools, rejected)) {
+    return range.largest;
+  }
+  Bins bins;
+  if (!MakeBins(range, &bins)) return SelectFromScores(shared, row, topk, pools, rejected);
+  uint32_t cut = 0;
+  if (!held) {
+    const int bin = bins.Of(mine.largest);
+    CountDigit(shared.histogram, true, bin);
+    FindBin(shared, topk);
+    if (shared.in_digit > kCrowd && WriteIfTied(shared, row, bin == shared.digit ? mine : NoKeys(),
+                                                topk, pools, rejected, &cut)) {
+      return cut;
+    }
+    bins.from = static_cast<float>(shared.digit);
+    bins.spread = kBins / (kBins - bins.from);
+    if (Collect(shared, row, bins, &list) > kListSize) {
+      return SelectFromScores(shared, row, topk, pools, rejected);
+    }
+  }
+  int bin[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    bin[i] = list.pool[i] >= 0 ? bins.Of(list.key[i]) : -1;
+    CountDigit(shared.histogram, bin[i] >= 0, bin[i]);
+  }
+  FindBin(shared, topk);
+  if (shared.in_digit <= kCrowd) {
+    return SelectFromList(shared, list, bin, row.count, topk, pools, rejected);
+  }
+  KeyRange crowd = NoKeys();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (bin[i] != shared.digit) continue;
+    crowd = {min(crowd.least, list.key[i]), max(crowd.largest, list.key[i])};
+  }
+  if (WriteIfTied(shared, row, crowd, topk, pools, rejected, &cut)) return cut;
+  return SelectFromScores(shared, row, topk, pools, rejected);
 }
 
 // The largest key below `cut`, of this thread's.
@@ -355,17 +572,11 @@ QUARTET_KERNEL(index_select, 1024, 1, IndexSelectParams) {
     return;
   }
   const RowScores scores = {p.scores + blockIdx.x * p.stride, candidates};
-  if (threadIdx.x < kDigits) shared.histogram[threadIdx.x] = 0;
+  shared.histogram[threadIdx.x] = 0;
+  if (threadIdx.x == 0) shared.crowd_count = 0;
   __syncthreads();
-  const uint32_t bound = LowerBound(shared, scores, p.topk);
-  const int listed = Collect(shared, scores, bound);
-  uint32_t cut = 0;
   uint32_t rejected = 0;
-  if (listed <= kListSize && candidates <= 32 * kListSize) {
-    cut = SelectFromList(shared, listed, candidates, p.topk, pools, &rejected);
-  } else {
-    cut = SelectFromScores(shared, scores, bound, p.topk, pools, &rejected);
-  }
+  const uint32_t cut = Select(shared, scores, p.topk, pools, &rejected);
   if (p.margins == nullptr) return;
   rejected = BlockMaxKey(shared, rejected);
   if (rejected == 0) rejected = BlockMaxKey(shared, LargestBelow(scores, cut));

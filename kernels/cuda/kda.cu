@@ -285,6 +285,7 @@ QUARTET_DEVICE void GateProducts(const KdaProjectParams& p, int block) {
   const float bias = decays ? __ldg(p.dt_bias + mine) : 0.0f;
   const float scale = decays ? __ldg(p.gate_scale + mine / p.dim) : 0.0f;
   AwaitPrevious();
+  LetNextIn();
   const float* vectors = p.u + first_row * p.u_stride + 3 * static_cast<int64_t>(width);
   for (int k = static_cast<int>(threadIdx.x); k < 2 * p.rank; k += kThreads) {
     const bool second = k >= p.rank;
@@ -343,6 +344,7 @@ QUARTET_DEVICE void ProjectDecode(const KdaProjectParams& p) {
     GateProducts(p, block - conv_blocks);
   } else {
     AwaitPrevious();
+    LetNextIn();
     ProjectTile<Width>(p, block / p.conv_blocks, block % p.conv_blocks * (kThreads / 32) + Warp(),
                        3);
   }

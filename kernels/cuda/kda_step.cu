@@ -245,6 +245,7 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&wi
   };
   if (segment.position != 0) PrefetchState<Width>(state, dim, split);
   AwaitPrevious();
+  LetNextIn();
   start(0);
   StateTile<Width> tile;
   LoadState(tile, state, dim, split, segment.position == 0);

@@ -114,6 +114,7 @@ QUARTET_DEVICE void Few(const LinearExactParams& p) {
   }
   static_assert(kFewRows * kPieces == kThreads);
   AwaitPrevious();
+  LetNextIn();
   *reinterpret_cast<float4*>(x + tid / kPieces * kStride + tid % kPieces * 4) =
       LoadX4(p, row0 + tid / kPieces, k0 + tid % kPieces * 4);
 #pragma unroll

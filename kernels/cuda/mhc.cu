@@ -100,6 +100,7 @@ QUARTET_DEVICE void SpreadRows(const MhcSiteParams& p) {
   FnRows<Fn, kOuts> fn;
   LoadFn<Fn, kOuts>(fn, p, slice, warp * kOuts);
   AwaitPrevious();
+  LetNextIn();
   StreamQuads z[kRows];
   float4 y[kRows];
   // Rows beyond the last read the last one again and write nothing.
@@ -153,6 +154,7 @@ QUARTET_EARLY_KERNEL(mhc_collapse, kMhcCollapseBlock, 1, MhcSiteParams) {
   float comb = 0.0f;
   if (Warp() < kMapWarp) LoadAhead(p, norm);
   AwaitPrevious();
+  LetNextIn();
   if (Warp() < kMapWarp) {
     LoadAhead(p, row, ahead);
   } else {

@@ -98,6 +98,7 @@ class MoeOp final : public ops::Moe {
   size_t WorkspaceBytes(int max_rows) const override {
     WorkspaceCutter cutter;
     cutter.Take<float>(static_cast<int64_t>(max_rows) * experts_);
+    cutter.Take<std::byte>(ForkedBytes(max_rows));
     return cutter.used() + Rest(max_rows);
   }
 
@@ -105,13 +106,20 @@ class MoeOp final : public ops::Moe {
            ops::Workspace workspace) const override {
     WorkspaceCutter cutter(workspace.data);
     auto* logits = cutter.Take<float>(static_cast<int64_t>(rows) * experts_);
+    const size_t forked_bytes = ForkedBytes(rows);
+    const ops::Workspace forked = {cutter.Take<std::byte>(forked_bytes), forked_bytes};
     const ops::Workspace rest = {cutter.rest(), workspace.bytes - cutter.used()};
+    // The shared expert is bound by reading its weights, the others by decoding theirs.
+    const bool forks = rows <= kForkRows;
+    if (forks) {
+      context_->device->Fork(Side::kBehind, [&] { shared_->Run(x, rows, partial, forked); });
+    }
     router_.Run(x, router_.in(), rows, logits, experts_, rest);
     if (trace.logits != nullptr) {
       context_->device->Copy(trace.logits, logits,
                              static_cast<size_t>(rows) * experts_ * sizeof(float));
     }
-    shared_->Run(x, rows, partial, rest);
+    if (!forks) shared_->Run(x, rows, partial, rest);
     routed_->Run(x, rows,
                  {.logits = logits,
                   .bias = bias_.as<float>(),
@@ -119,9 +127,12 @@ class MoeOp final : public ops::Moe {
                   .scaling = scaling_,
                   .trace = trace},
                  partial, rest);
+    context_->device->Join();
   }
 
  private:
+  // Of what is forked when there are few rows.
+  size_t ForkedBytes(int rows) const { return shared_->WorkspaceBytes(std::min(rows, kForkRows)); }
   // Used by one part of the op after the other.
   size_t Rest(int max_rows) const {
     return std::max({router_.WorkspaceBytes(max_rows), shared_->WorkspaceBytes(max_rows),

@@ -126,6 +126,7 @@ class DenseExperts final : public RoutedExperts {
     params.slots_per_x = 1;
     params.gate_up = 0;
     device.Launch(dense_, {.grid_x = CeilDiv(hidden_, 8), .grid_y = slots, .threads = 256}, params);
+    device.Join();  // see RoutedExperts::Run
     device.Launch(
         combine_,
         {.grid_x = CeilDiv(hidden_, 256), .grid_y = static_cast<unsigned>(rows), .threads = 256},

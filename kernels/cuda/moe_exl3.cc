@@ -212,6 +212,7 @@ void Exl3Experts::Decode(const float* x, int rows, const RouterChoice& choice, f
   Select(rows, choice, b);
   GateUp(x, rows, cuts, b);
   Down(rows, cuts, b);
+  context_->device->Join();  // see RoutedExperts::Run
   Combine(rows, cuts.down.parts, b.slots, nullptr, b.down, partial);
 }
 
@@ -345,6 +346,7 @@ void Exl3Experts::Prefill(const float* x, int rows, const RouterChoice& choice, 
                   .matrices = 1,
                   .first_matrix = 2},
                  RowTile(rows), MostTiles(rows));
+  context_->device->Join();
   Combine(rows, 1, b.slots, b.places, b.down, partial);
 }
 

@@ -25,7 +25,8 @@ class RoutedExperts {
  public:
   virtual ~RoutedExperts() = default;
   virtual size_t WorkspaceBytes(int max_rows) const = 0;
-  // partial [rows, hidden] += sum over slots, best first. x [rows, hidden].
+  // partial [rows, hidden] += sum over slots, best first. x [rows, hidden]. What is forked may
+  // still be writing partial: joins before it touches it.
   virtual void Run(const float* x, int rows, const RouterChoice& choice, float* partial,
                    ops::Workspace workspace) const = 0;
 };

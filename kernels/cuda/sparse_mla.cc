@@ -109,6 +109,8 @@ class SparseMlaOp final : public ops::SparseMla {
     op->topk_ = index.topk_pools;
     op->context_ = &context;
     QUARTET_CPU_RETURN(op->MakeHeads(std::get<ops::DenseMatrix>(mla.kv_b)));
+    QUARTET_CPU_ASSIGN(op->q_b_, PackedLinear::Make(context, std::span(&mla.q_b, 1),
+                                                    PackedLinear::Precision::kF16, "MLA q_b"));
     QUARTET_CPU_ASSIGN(op->o_, PackedLinear::Make(context, std::span(&mla.o, 1),
                                                   PackedLinear::Precision::kF16, "MLA o"));
     return FindKernels(std::move(op));
@@ -118,10 +120,10 @@ class SparseMlaOp final : public ops::SparseMla {
     const int rows = std::min(max_rows, kTileRows);
     WorkspaceCutter cutter;
     Take(cutter, rows);
-    return cutter.used() + o_.WorkspaceBytes(rows);
+    return cutter.used() + std::max(q_b_.WorkspaceBytes(rows), o_.WorkspaceBytes(rows));
   }
 
-  void Run(const float* q, const ops::Selection& selection,
+  void Run(const ops::DsaQueries& queries, const ops::Selection& selection,
            std::span<const ops::Segment> /*segments*/, int rows, ops::KvLayer kv, float* partial,
            ops::Workspace workspace) const override {
     const int tile_rows = std::min(rows, kTileRows);
@@ -147,7 +149,9 @@ class SparseMlaOp final : public ops::SparseMla {
     for (int begin = 0; begin < rows; begin += tile_rows) {
       const int count = std::min(tile_rows, rows - begin);
       params.row_begin = begin;
-      key_.Run(q + int64_t{begin} * heads_ * nope_, count, buffers.latent);
+      q_b_.Run(queries.latent + begin * q_b_.in(), q_b_.in(), count, buffers.q, q_b_.out(), rest);
+      key_.Run(buffers.q, count, buffers.latent);
+      context_->device->Join();  // of the selection
       Attend(params, count);
       value_.Run(buffers.latent, count, buffers.out);
       o_.Run(buffers.out, int64_t{heads_} * v_, count, partial + begin * o_.out(), o_.out(), rest);
@@ -156,6 +160,7 @@ class SparseMlaOp final : public ops::SparseMla {
 
  private:
   struct Buffers {
+    float* q;          // [rows, n, nope]
     uint16_t* latent;  // [rows, n, r]: absorbed queries, then weighted latents
     float* out;        // [rows, n, v]
     float* parts;      // of the rows that are split; see AttendParams
@@ -183,6 +188,8 @@ class SparseMlaOp final : public ops::SparseMla {
     const int64_t per_head = int64_t{mla.nope_dim} + mla.v_dim;
     QUARTET_CPU_RETURN(CheckShape("MLA kv_b", OutFeatures(mla.kv_b), cpu::InFeatures(mla.kv_b),
                                   mla.heads * per_head, rank));
+    QUARTET_CPU_RETURN(CheckShape("MLA q_b", OutFeatures(mla.q_b), cpu::InFeatures(mla.q_b),
+                                  int64_t{mla.heads} * mla.nope_dim, OutFeatures(mla.q_a)));
     return CheckShape("MLA o", OutFeatures(mla.o), cpu::InFeatures(mla.o), OutFeatures(mla.o),
                       int64_t{mla.heads} * mla.v_dim);
   }
@@ -270,6 +277,7 @@ class SparseMlaOp final : public ops::SparseMla {
     // What is split fills the card once: see Plan.
     const int64_t split_heads = Multiprocessors() * std::max(2 * kSmallHeads, kLargeHeads);
     Buffers buffers;
+    buffers.q = cutter.Take<float>(int64_t{rows} * heads_ * nope_);
     buffers.latent = cutter.Take<uint16_t>(int64_t{rows} * heads_ * rank_);
     buffers.out = cutter.Take<float>(int64_t{rows} * heads_ * v_);
     buffers.parts = cutter.Take<float>(split_heads * rank_);
@@ -278,6 +286,7 @@ class SparseMlaOp final : public ops::SparseMla {
     return buffers;
   }
 
+  PackedLinear q_b_;
   HeadLinear key_;    // q [nope] -> [r]
   HeadLinear value_;  // z [r] -> [v]
   PackedLinear o_;

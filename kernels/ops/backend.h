@@ -45,7 +45,8 @@ class Recording {
 // and each is used by one thread at a time; the backend must outlive them.
 //
 // All pointers that ops take point into memory of this backend's Allocate. On a GPU everything
-// happens on one stream in the order of the calls, and a fault shows at the next CopyOut.
+// happens on one stream in the order of the calls, except what is forked, and a fault shows at the
+// next CopyOut.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -65,6 +66,13 @@ class Backend {
   // next BeginStep.
   virtual absl::StatusOr<StepRows> BeginStep(std::span<const int32_t> ids,
                                              std::span<const Segment> segments) = 0;
+
+  // The op calls that `work` makes may run beside those that follow, and a little ahead of them, up
+  // to the next Join; also up to an op whose contract says that it joins, and to whatever waits.
+  // Until then neither side writes what the other touches, so each needs a workspace of its own.
+  // For steps of a few rows, whose ops leave much of a GPU idle; collectives are never forked.
+  virtual void Fork(absl::FunctionRef<void()> work) = 0;
+  virtual void Join() = 0;
 
   // Records the op calls and copies inside this memory that `work` makes, instead of running them;
   // null where calls cost so little that a backend does not record. Replayed after a BeginStep with

@@ -49,14 +49,14 @@ struct OpenPool {
   int ring_rows = 0;
 };
 
+// What queries are made of: MLA's from `latent` by q_b, the indexer's by wq_b.
 struct DsaQueries {
-  float* q = nullptr;        // [rows, n, nope]
-  float* index_q = nullptr;  // [rows, index_heads, index_dim]
+  float* latent = nullptr;  // [rows, q_lora_rank]: RMSNorm(x q_a^T)
   float* index_w =
       nullptr;  // [rows, index_heads]: (x weights_proj^T) * index_heads^-1/2, signed, FP32
 };
 
-// Projections, and the appends to the caches: latent c = RMSNorm(x kv_a^T) of every row; raw
+// Projections of x, and the appends to the caches: latent c = RMSNorm(x kv_a^T) of every row; raw
 // indexer rows into the ring; the pooled key of every pool that a row completes, P[c] = sum_j
 // softmax_j(e[j][c] + ape[j][c]) k[j][c] over its kpool tokens.
 class DsaProject {
@@ -67,10 +67,10 @@ class DsaProject {
                    KvLayer kv, OpenPool open, DsaQueries out, Workspace workspace) const = 0;
 };
 
-// Which pools each row attends to. Score of pool m: sum_h w[h] relu((q[h] . P_m) index_dim^-1/2).
-// Candidates are the pools whose last token is visible, kpool m + kpool - 1 <= position; the
-// topk_pools best are taken, equal scores by lower index. Besides the pools a row always attends to
-// the tail, kpool * floor((pos + 1) / kpool) .. pos, which is not listed.
+// Which pools each row attends to. q = latent wq_b^T. Score of pool m: sum_h w[h] relu((q[h] . P_m)
+// index_dim^-1/2). Candidates are the pools whose last token is visible, kpool m + kpool - 1 <=
+// position; the topk_pools best are taken, equal scores by lower index. Besides the pools a row
+// always attends to the tail, kpool * floor((pos + 1) / kpool) .. pos, which is not listed.
 struct Selection {
   int32_t* pools =
       nullptr;  // [rows, topk_pools], the first counts[row] valid, ascending by pool index
@@ -90,15 +90,16 @@ class IndexerSelect {
                    Selection out, Workspace workspace) const = 0;
 };
 
-// Absorbed attention over the selected latents c_s: q~ = q_h W_UK,h; a = softmax_s(q~ . c_s *
-// nope^-1/2) in FP32 (no sink); out_h = W_UV,h sum_s a_s c_s; then concat(heads) Wo^T: this rank's
-// partial sum. Latents are read as stored (rounded), also those that this step wrote. Positions are
-// summed in ascending order.
+// Absorbed attention over the selected latents c_s: q = latent q_b^T; q~ = q_h W_UK,h; a =
+// softmax_s(q~ . c_s * nope^-1/2) in FP32 (no sink); out_h = W_UV,h sum_s a_s c_s; then
+// concat(heads) Wo^T: this rank's partial sum. Latents are read as stored (rounded), also those
+// that this step wrote. Positions are summed in ascending order. The selection may be what is
+// forked (Backend::Fork): Run joins before it reads it.
 class SparseMla {
  public:
   virtual ~SparseMla() = default;
   virtual size_t WorkspaceBytes(int max_rows, int max_context) const = 0;
-  virtual void Run(const float* q /*[rows, n, nope]*/, const Selection& selection,
+  virtual void Run(const DsaQueries& queries, const Selection& selection,
                    std::span<const Segment> segments, int rows, KvLayer kv,
                    float* partial /*[rows, hidden]*/, Workspace workspace) const = 0;
 };

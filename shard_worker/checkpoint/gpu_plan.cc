@@ -39,6 +39,7 @@ constexpr int64_t kScoreRows = 512;
 // Rows whose absorbed queries and attended latents are held at a time, for the same reason: 32 KiB
 // each a row and 16 heads.
 constexpr int64_t kAttendRows = 1024;
+constexpr int64_t kForkedRows = 8;  // up to here a step forks its selection
 // Rows that go through the routed experts at a time.
 constexpr int64_t kExpertRows = 4096;
 
@@ -81,8 +82,7 @@ int64_t RowFloats(const ModelConfig& config, int tp) {
   const int64_t kda_inner = kda_heads * config.kda_head_dim;
   const int64_t trunk = 1 + hidden * (1 + mult + 3) + mult * (1 + mult);  // ids, streams, x, y, h
   const int64_t kda = 6 * kda_inner + kda_heads;  // q, k, v, decay, gate, output; beta
-  const int64_t dsa = config.mla_heads / tp * config.qk_nope_head_dim +
-                      config.index_heads * (config.index_head_dim + 1) + config.index_pools() + 2;
+  const int64_t dsa = config.q_lora_rank + config.index_heads + config.index_pools() + 2;
   const int64_t router = 2 * config.experts_per_token + config.experts;
   const int64_t mtp = 1 + 3 * hidden;
   return trunk + kda + dsa + router + mtp;
@@ -190,11 +190,16 @@ int64_t GpuWorkspaceBytes(const ModelConfig& config, int tp, const GpuPlanOption
   // Rows before their convolution, beta, and the low-rank middles of decay and gate.
   const int64_t kda =
       rows * (3 * kda_inner + config.kda_heads / tp + 2 * config.kda_head_dim + half_x);
-  const int64_t select =
-      std::min(rows, kScoreRows) * CeilDiv(options.max_model_len, config.index_kpool);
-  // Per head the absorbed query and the attended latent.
-  const int64_t attend =
-      std::min(rows, kAttendRows) * config.mla_heads / tp * 2 * config.kv_lora_rank;
+  // The indexer's queries and the scores. Steps of a few rows fork it, in a workspace of its own.
+  const auto select_of = [&](int64_t count) {
+    return count * config.index_heads * config.index_head_dim +
+           std::min(count, kScoreRows) * CeilDiv(options.max_model_len, config.index_kpool);
+  };
+  const int64_t select = select_of(rows);
+  const int64_t forked = select_of(std::min(rows, kForkedRows));
+  // Per head the query, the absorbed query and the attended latent.
+  const int64_t attend = std::min(rows, kAttendRows) * config.mla_heads / tp *
+                         (config.qk_nope_head_dim + 2 * config.kv_lora_rank);
   // Gate, up and what comes of them, and an FP16 copy of what enters gate and up, or down.
   const int64_t inner = std::max(config.intermediate, config.shared_intermediate()) / tp;
   const int64_t dense = rows * (3 * inner + std::max(config.hidden, inner) / 2);
@@ -206,8 +211,8 @@ int64_t GpuWorkspaceBytes(const ModelConfig& config, int tp, const GpuPlanOption
                                   (config.hidden + 2 * expert_inner + expert_inner / 2);
   // Both halves of what enters the draft layer, and their FP16 copy.
   const int64_t mtp = rows * (2 * config.hidden + 2 * half_x);
-  return kFloat * std::max({kda, select, attend, dense, config.has_moe() ? moe : 0,
-                            config.mtp_layers > 0 ? mtp : 0});
+  return kFloat * (forked + std::max({kda, select, attend, dense, config.has_moe() ? moe : 0,
+                                      config.mtp_layers > 0 ? mtp : 0}));
 }
 
 int64_t GpuActivationBytes(const ModelConfig& config, int tp, const GpuPlanOptions& options) {

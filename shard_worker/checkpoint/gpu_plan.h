@@ -49,7 +49,7 @@ struct GpuPlanOptions {
 int64_t UsableCardBytes(int64_t nominal_bytes);
 
 // Bytes of everything that a step holds besides weights and pools: the buffers between the ops, and
-// the workspace of the hungriest op.
+// the workspaces of the hungriest op and of the hungriest that a few rows fork.
 int64_t GpuActivationBytes(const ModelConfig& config, int tp, const GpuPlanOptions& options);
 int64_t GpuWorkspaceBytes(const ModelConfig& config, int tp, const GpuPlanOptions& options);
 

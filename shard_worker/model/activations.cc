@@ -18,7 +18,21 @@ size_t WorkspaceBytes(const KdaLayerOps& kda, const StepLimits& limits) {
                    kda.output->WorkspaceBytes(limits.max_rows)});
 }
 
-// Of the hungriest op: they run one after the other.
+// Of the hungriest of the ops that are forked, which run one after the other as well.
+size_t ForkedWorkspaceBytes(const ModelOps& ops, const StepLimits& limits) {
+  const int rows = std::min(limits.max_rows, kMaxRecordedRows);
+  size_t bytes = 0;
+  const auto need = [&](const DsaLayerOps& dsa) {
+    bytes = std::max(bytes, dsa.select->WorkspaceBytes(rows, limits.max_context));
+  };
+  for (const LayerOps& layer : ops.layers) {
+    if (const auto* dsa = std::get_if<DsaLayerOps>(&layer.attention)) need(*dsa);
+  }
+  if (ops.mtp) need(ops.mtp->attention);
+  return bytes;
+}
+
+// Of the hungriest op when nothing is forked: they run one after the other.
 size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits, const ops::RowSampler& sampler,
                       int64_t vocab) {
   size_t bytes =
@@ -38,8 +52,9 @@ size_t WorkspaceBytes(const ModelOps& ops, const StepLimits& limits, const ops::
   return bytes;
 }
 
-void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLimits& limits,
-         ops::MemoryCutter& cutter, Activations& a) {
+// The sizes of the workspaces stand in `a` already.
+void Cut(const ModelConfig& config, int tp, const StepLimits& limits, ops::MemoryCutter& cutter,
+         Activations& a) {
   const size_t rows = limits.max_rows;
   const size_t hidden = config.hidden;
   const size_t mult = config.hc_mult;
@@ -62,9 +77,7 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
   a.kda.gate = cutter.Take<float>(rows * kda_inner);
   a.kda_o = cutter.Take<float>(rows * kda_inner);
 
-  const size_t mla_heads = config.mla_heads / tp;
-  a.dsa.q = cutter.Take<float>(rows * mla_heads * config.qk_nope_head_dim);
-  a.dsa.index_q = cutter.Take<float>(rows * config.index_heads * config.index_head_dim);
+  a.dsa.latent = cutter.Take<float>(rows * config.q_lora_rank);
   a.dsa.index_w = cutter.Take<float>(rows * config.index_heads);
   a.selection.pools = cutter.Take<int32_t>(rows * config.index_pools());
   a.selection.counts = cutter.Take<int32_t>(rows);
@@ -82,22 +95,23 @@ void Cut(const ModelConfig& config, int tp, size_t workspace_bytes, const StepLi
   a.head_in = cutter.Take<float>(kHeadRows * hidden);
   a.logits_local = cutter.Take<float>(kHeadRows * vocab / tp);
   a.logits_ranks = cutter.Take<float>(tp == 1 ? 0 : kHeadRows * vocab);
-  a.workspace.data = cutter.Take<std::byte>(workspace_bytes);
-  a.workspace.bytes = workspace_bytes;
+  a.workspace.data = cutter.Take<std::byte>(a.workspace.bytes);
+  a.forked_workspace.data = cutter.Take<std::byte>(a.forked_workspace.bytes);
 }
 
 }  // namespace
 
 absl::StatusOr<Activations> MakeActivations(const ModelConfig& config, int tp, const ModelOps& ops,
                                             const StepLimits& limits, ops::Backend& backend) {
-  const size_t workspace_bytes =
-      WorkspaceBytes(ops, limits, backend.row_sampler(), config.vocab_size);
   Activations activations;
+  activations.workspace.bytes =
+      WorkspaceBytes(ops, limits, backend.row_sampler(), config.vocab_size);
+  activations.forked_workspace.bytes = ForkedWorkspaceBytes(ops, limits);
   ops::MemoryCutter measure;
-  Cut(config, tp, workspace_bytes, limits, measure, activations);
+  Cut(config, tp, limits, measure, activations);
   QUARTET_ASSIGN(activations.memory, backend.Allocate(measure.used(), "buffers of a step"));
   ops::MemoryCutter cutter(activations.memory.data());
-  Cut(config, tp, workspace_bytes, limits, cutter, activations);
+  Cut(config, tp, limits, cutter, activations);
   return activations;
 }
 

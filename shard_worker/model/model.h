@@ -40,7 +40,7 @@ struct KdaLayerOps {
 };
 
 struct DsaLayerOps {
-  std::unique_ptr<ops::DsaProject> project;    // x -> q, index_q, index_w; appends to the caches
+  std::unique_ptr<ops::DsaProject> project;    // x -> latent, index_w; appends to the caches
   std::unique_ptr<ops::IndexerSelect> select;  // -> pools of each row
   std::unique_ptr<ops::SparseMla> attend;      // -> partial [R, H]
 };
@@ -103,7 +103,7 @@ struct Activations {
   float* h = nullptr;          // [R, H], the trunk's hidden rows after the final norm
   ops::KdaInputs kda;          // [R, n, d] each, beta [R, n]
   float* kda_o = nullptr;      // [R, n, d]
-  ops::DsaQueries dsa;         // [R, n, nope], [R, index_heads, index_dim], [R, index_heads]
+  ops::DsaQueries dsa;         // [R, q_lora_rank], [R, index_heads]
   ops::Selection selection;    // [R, topk_pools], [R], [R]
   int32_t* router_experts = nullptr;  // [R, top_k], traced only
   float* router_weights = nullptr;    // [R, top_k], traced only
@@ -116,6 +116,7 @@ struct Activations {
   float* logits_local = nullptr;      // [kHeadRows, V / tp]
   float* logits_ranks = nullptr;      // [tp, kHeadRows, V / tp]
   ops::Workspace workspace;           // of the hungriest op
+  ops::Workspace forked_workspace;    // of the hungriest that a few rows fork
 
   ops::Memory memory;  // behind all of the above
 };

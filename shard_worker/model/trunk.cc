@@ -148,14 +148,22 @@ absl::Status Model::Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::
     QUARTET_RETURN_IF_ERROR(ReuseKept(rows, picked));
   } else {
     if (trace_ == nullptr) picked.margins = nullptr;
-    dsa.select->Run(a.dsa, segments, kv, picked, a.workspace);
+    const auto select = [&](ops::Workspace workspace) {
+      dsa.select->Run(a.dsa, segments, kv, picked, workspace);
+    };
+    // A few rows beside the attention's queries, since both leave room: attend joins.
+    if (rows <= kMaxRecordedRows) {
+      backend_.Fork([&] { select(a.forked_workspace); });
+    } else {
+      select(a.workspace);
+    }
     TraceSelected(layer, picked, rows);
   }
   if (selection == DraftSelection::kKeepLast) {
     QUARTET_RETURN_IF_ERROR(KeepLast(rows, picked));
     kept_position_ = segments.back().position + segments.back().rows - 1;
   }
-  dsa.attend->Run(a.dsa.q, picked, segments, rows, kv, a.y, a.workspace);
+  dsa.attend->Run(a.dsa, picked, segments, rows, kv, a.y, a.workspace);
   return absl::OkStatus();
 }
 

@@ -11,11 +11,14 @@
 //
 // From sm_90 on, a kernel's blocks may become resident while the kernel before it on the stream
 // still runs (programmatic dependent launch; Device::Launch asks for it). What that kernel writes
-// may be touched only after AwaitPrevious(), which QUARTET_KERNEL calls first. A kernel that has
-// something to fetch that no kernel writes, such as weights, is a QUARTET_EARLY_KERNEL and calls it
-// itself, in at least one thread of the grid and before anything else that the kernel reads or
-// writes in global memory. The kernel after this one then comes no earlier than that: whatever was
-// written before the previous kernel may always be read.
+// may be touched only after AwaitPrevious(), and only after it may the kernel behind be let in by
+// LetNextIn(): QUARTET_KERNEL calls both first. A kernel that has something to fetch that no kernel
+// writes, such as weights, is a QUARTET_EARLY_KERNEL and calls them itself: AwaitPrevious() in at
+// least one thread of the grid and before anything else that the kernel reads or writes in global
+// memory. As every kernel does so, whatever was written before the previous kernel may always be
+// read. A kernel that fills the card does not call LetNextIn: blocks that come early take the
+// places that happen to be free, and where two kernels of that kind follow each other some
+// multiprocessors would get twice the work of others.
 
 #ifdef QUARTET_SIMT
 
@@ -47,6 +50,7 @@
   static __device__ __forceinline__ void name##_body(const Params& p); \
   QUARTET_EARLY_KERNEL(name, threads, min_blocks, Params) {            \
     ::quartet::cuda::AwaitPrevious();                                  \
+    ::quartet::cuda::LetNextIn();                                      \
     name##_body(p);                                                    \
   }                                                                    \
   static __device__ __forceinline__ void name##_body([[maybe_unused]] const Params& p)
@@ -63,11 +67,15 @@ extern __shared__ __align__(16) unsigned char quartet_dynamic_shared[];
 
 namespace quartet::cuda {
 
-// Waits until the kernel before this one on the stream has ended and its writes are seen, and lets
-// the kernel after this one become resident.
+// Waits until the kernel before this one on the stream has ended and its writes are seen.
 QUARTET_DEVICE void AwaitPrevious() {
 #if QUARTET_ARCH >= 900 && !defined(QUARTET_SIMT)
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The kernel after this one may become resident once all blocks have called this or ended.
+QUARTET_DEVICE void LetNextIn() {
+#if QUARTET_ARCH >= 900 && !defined(QUARTET_SIMT)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

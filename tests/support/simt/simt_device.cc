@@ -38,7 +38,9 @@ class SimtGraph final : public cuda::Graph {
   std::vector<std::function<void()>> work;
 };
 
-// Memory that is poisoned at first and guarded behind; everything happens at once.
+// Memory that is poisoned at first and guarded behind. Everything happens at once, except that
+// forked work happens as late as it may, at the join: what reads its results or touches its memory
+// too early is wrong every time.
 class SimtDevice final : public cuda::Device {
  public:
   SimtDevice() {
@@ -84,11 +86,21 @@ class SimtDevice final : public cuda::Device {
   void Fill(void* to, uint8_t value, size_t bytes) override {
     Do([=] { std::memset(to, value, bytes); });
   }
+  void Fork(cuda::Side, absl::FunctionRef<void()> work) override {
+    is_forking_ = true;
+    work();
+    is_forking_ = false;
+  }
+  void Join() override {
+    for (auto& step : std::exchange(forked_, {})) Do(std::move(step));
+  }
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
+    Join();
     std::memcpy(to, from, bytes);
     return absl::OkStatus();
   }
   absl::Status CopyOut(void* to, const void* from, size_t bytes) override {
+    Join();
     std::memcpy(to, from, bytes);
     return status_;
   }
@@ -102,23 +114,31 @@ class SimtDevice final : public cuda::Device {
   absl::StatusOr<std::unique_ptr<cuda::Fence>> MakeFence() override {
     return std::make_unique<cuda::Fence>();
   }
-  void Place(cuda::Fence&) override {}
+  void Place(cuda::Fence&) override { Join(); }
   absl::Status Await(cuda::Fence&) override { return status_; }
-  absl::Status Synchronize() override { return status_; }
+  absl::Status Synchronize() override {
+    Join();
+    return status_;
+  }
 
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(absl::FunctionRef<void()> work) override {
+    Join();
     auto graph = std::make_unique<SimtGraph>();
     capturing_ = graph.get();
     work();
+    Join();
     capturing_ = nullptr;
     return graph;
   }
   void Replay(const cuda::Graph& graph) override {
+    Join();
     for (const auto& step : static_cast<const SimtGraph&>(graph).work) step();
   }
   absl::StatusOr<double> Milliseconds(absl::FunctionRef<void()> work) override {
+    Join();
     const auto begin = std::chrono::steady_clock::now();
     work();
+    Join();
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
         .count();
   }
@@ -158,9 +178,11 @@ class SimtDevice final : public cuda::Device {
     });
   }
 
-  // Now, or when the graph that is being captured is replayed.
+  // Now, at the join, or when the graph that is being captured is replayed.
   void Do(std::function<void()> step) {
-    if (capturing_ != nullptr) {
+    if (is_forking_) {
+      forked_.push_back(std::move(step));
+    } else if (capturing_ != nullptr) {
       capturing_->work.push_back(std::move(step));
     } else {
       step();
@@ -168,6 +190,8 @@ class SimtDevice final : public cuda::Device {
   }
 
   SimtGraph* capturing_ = nullptr;
+  bool is_forking_ = false;
+  std::vector<std::function<void()>> forked_;  // and not joined yet
   cuda::DeviceInfo info_;
   absl::Status status_;
   std::map<unsigned char*, size_t> sizes_;

@@ -304,11 +304,12 @@ TEST_F(FullSizeTest, SizesAreThoseOfTheModel) {
   EXPECT_EQ(SnapshotBytes(config, 4), 4 * (34 * (16 * 128 * 128 + 3 * 3 * 2048) + 4096));
   EXPECT_EQ(PageBytes(config, KvDtype::kFp8E4m3), 12 * (256 * 512 + 64 * 128 * 2));
   // The routed experts are the hungriest op: 4096 rows of 8 experts with 4096 inputs and 512 inner
-  // columns, and the router's 288 scores a row.
+  // columns, and the router's 288 scores a row. Beside them the forked selection of 8 rows: 32
+  // index heads of 128, and a score for each four of 131,072 tokens.
   const GpuPlanOptions options = CardsOf32Gib();
   EXPECT_EQ(GpuWorkspaceBytes(config, 4, options),
-            4 * 4096 * (8 * (4096 + 2 * 512 + 512 / 2) + 288));
-  EXPECT_NEAR(static_cast<double>(GpuActivationBytes(config, 4, options)) / kMib, 1730, 100);
+            4 * (4096 * (8 * (4096 + 2 * 512 + 512 / 2) + 288) + 8 * (32 * 128 + 131072 / 4)));
+  EXPECT_NEAR(static_cast<double>(GpuActivationBytes(config, 4, options)) / kMib, 1620, 100);
 }
 
 TEST_F(FullSizeTest, SixteenBitLatentsAreSharedAndTheAdviceIsEightBit) {

@@ -59,8 +59,8 @@ class SparseMlaOnCuda : public CudaOps {
       }
     }
     // Logits of about one.
-    const auto q = RandomFloats(rows * s.heads * s.nope, 1.0f, seed + 5);
-    const std::vector<float> ours = RunCuda(q, pools, counts, {}, segments, kv);
+    const auto latents = RandomFloats(rows * s.q_rank, 1.0f, seed + 5);
+    const std::vector<float> ours = RunCuda(latents, pools, counts, {}, segments, kv);
 
     std::vector<int> chosen(rows);
     std::iota(chosen.begin(), chosen.end(), 0);
@@ -78,24 +78,24 @@ class SparseMlaOnCuda : public CudaOps {
       });
       const std::vector<ops::Segment> one = {
           {0, 1, of.slot, of.position + r - of.row_begin, of.pages}};
-      const auto expected =
-          RunCpu(&q[r * s.heads * s.nope], &pools[r * s.topk], &counts[r], nullptr, one, kv);
+      const auto expected = RunCpu({&latents[r * s.q_rank], &latents[r * s.q_rank] + s.q_rank},
+                                   &pools[r * s.topk], &counts[r], nullptr, one, kv);
       EXPECT_LT(RelativeL2(std::span(&ours[r * s.hidden], s.hidden), expected), tolerance)
           << "row " << r << " at " << one[0].position;
     }
   }
 
-  std::vector<float> RunCuda(const std::vector<float>& q, const std::vector<int32_t>& pools,
+  std::vector<float> RunCuda(const std::vector<float>& latents, const std::vector<int32_t>& pools,
                              const std::vector<int32_t>& counts, const std::vector<int32_t>& tails,
                              const std::vector<ops::Segment>& segments, const TwinPages& kv) {
     const int rows = static_cast<int>(counts.size());
-    const auto dq = Upload(q);
+    const auto dlatents = Upload(latents);
     const auto dpools = Upload(pools);
     const auto dcounts = Upload(counts);
     const auto dtails = Upload(tails);
     const auto dy = Poisoned<float>(rows * shape_.hidden);
     Must(cuda_->BeginStep({}, segments));
-    op_->Run(dq.as<float>(),
+    op_->Run({dlatents.as<float>(), nullptr},
              {dpools.as<int32_t>(), dcounts.as<int32_t>(), nullptr,
               tails.empty() ? nullptr : dtails.as<int32_t>()},
              segments, rows, kv.device(), dy.as<float>(),
@@ -104,11 +104,12 @@ class SparseMlaOnCuda : public CudaOps {
   }
 
   // One row.
-  std::vector<float> RunCpu(const float* q, int32_t* pools, int32_t* counts, const int32_t* tails,
-                            const std::vector<ops::Segment>& one, const TwinPages& kv) {
+  std::vector<float> RunCpu(std::vector<float> latent, int32_t* pools, int32_t* counts,
+                            const int32_t* tails, const std::vector<ops::Segment>& one,
+                            const TwinPages& kv) {
     std::vector<float> y(shape_.hidden);
-    oracle_->Run(q, {pools, counts, nullptr, tails}, one, 1, kv.host(), y.data(),
-                 Scratch(oracle_->WorkspaceBytes(1, 1 << 16)));
+    oracle_->Run({latent.data(), nullptr}, {pools, counts, nullptr, tails}, one, 1, kv.host(),
+                 y.data(), Scratch(oracle_->WorkspaceBytes(1, 1 << 16)));
     return y;
   }
 
@@ -186,11 +187,11 @@ TEST_F(SparseMlaOnCuda, AListThatALaterStepReusesKeepsItsTail) {
   Prepare(s);
   TwinPages kv(*device_, s, ops::KvDType::kF16, 1, 11);
   kv.FillRandom(0, 11, 30);
-  const auto q = RandomFloats(s.heads * s.nope, 1.0f, 31);
+  const auto latent = RandomFloats(s.q_rank, 1.0f, 31);
   std::vector<int32_t> pools(s.topk), counts = {1}, tails = {6};
   const std::vector<ops::Segment> at10 = {{0, 1, 0, 10, kv.pages(0)}};
-  const auto ours = RunCuda(q, pools, counts, tails, at10, kv);
-  EXPECT_LT(RelativeL2(ours, RunCpu(q.data(), pools.data(), counts.data(), tails.data(), at10, kv)),
+  const auto ours = RunCuda(latent, pools, counts, tails, at10, kv);
+  EXPECT_LT(RelativeL2(ours, RunCpu(latent, pools.data(), counts.data(), tails.data(), at10, kv)),
             2e-3);
 }
 
@@ -199,13 +200,13 @@ TEST_F(SparseMlaOnCuda, TheSameStepGivesTheSameBits) {
   Prepare(s);
   TwinPages kv(*device_, s, ops::KvDType::kF8E4M3, 1, 500);
   kv.FillRandom(0, 500, 40);
-  const auto q = RandomFloats(s.heads * s.nope, 1.0f, 41);
+  const auto latent = RandomFloats(s.q_rank, 1.0f, 41);
   std::vector<int32_t> pools(s.topk), counts(1);
   std::mt19937 bits(42);
   Select(s, 498, bits, pools.data(), counts.data());
   const std::vector<ops::Segment> one = {{0, 1, 0, 498, kv.pages(0)}};
-  EXPECT_TRUE(
-      SameBits(RunCuda(q, pools, counts, {}, one, kv), RunCuda(q, pools, counts, {}, one, kv)));
+  EXPECT_TRUE(SameBits(RunCuda(latent, pools, counts, {}, one, kv),
+                       RunCuda(latent, pools, counts, {}, one, kv)));
 }
 
 TEST_F(SparseMlaOnCuda, TheRealShape) {

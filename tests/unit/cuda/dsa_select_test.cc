@@ -17,34 +17,50 @@ class IndexerOnCuda : public CudaOps {
   };
 
   // All that this op wants of the weights.
-  static ops::IndexerWeights SizesOf(const DsaShape& s) {
+  ops::IndexerWeights WeightsOf(const DsaShape& s) const {
     ops::IndexerWeights sizes;
     sizes.heads = s.index_heads;
     sizes.dim = s.index_dim;
     sizes.kpool = s.kpool;
     sizes.topk_pools = s.topk;
+    sizes.wq_b = DenseF32(wq_b_, s.index_heads * s.index_dim, rank_);
     return sizes;
   }
 
-  // Queries as small integers, or normal.
-  void Draw(const DsaShape& s, int rows, uint32_t seed, bool integers = false) {
-    q_ = RandomFloats(rows * s.index_heads * s.index_dim, integers ? 1.5f : 1.0f, seed);
-    w_ = RandomFloats(rows * s.index_heads, integers ? 1.5f : 0.2f, seed + 1);
-    if (!integers) return;
-    for (float& v : q_) v = std::round(v);
+  // Normal queries.
+  void Draw(const DsaShape& s, int rows, uint32_t seed) {
+    rank_ = s.q_rank;
+    latents_ = RandomFloats(rows * rank_, 1.0f, seed);
+    w_ = RandomFloats(rows * s.index_heads, 0.2f, seed + 1);
+    wq_b_ = RandomFloats(s.index_heads * s.index_dim * rank_, 1.0f / std::sqrt(rank_), seed + 2);
+    for (float& v : wq_b_) v = cpu::F16ToF32(cpu::F32ToF16(v, &saturated_));
+    MakeQueries(s, rows);
+  }
+  // Queries that are small integers in the first channels of a head and zero in the others.
+  void DrawIntegers(const DsaShape& s, int rows, uint32_t seed) {
+    rank_ = kIntegerChannels * s.index_heads;
+    latents_ = RandomFloats(rows * rank_, 1.5f, seed);
+    w_ = RandomFloats(rows * s.index_heads, 1.5f, seed + 1);
+    for (float& v : latents_) v = std::round(v);
     for (float& v : w_) v = std::round(v);
+    wq_b_.assign(s.index_heads * s.index_dim * rank_, 0.0f);
+    for (int i = 0; i < rank_; ++i) {
+      const int head = i / kIntegerChannels;
+      wq_b_[(head * s.index_dim + i % kIntegerChannels) * rank_ + i] = 1.0f;
+    }
+    MakeQueries(s, rows);
   }
 
   Result RunCuda(const DsaShape& s, const std::vector<ops::Segment>& segments, const TwinPages& kv,
                  int max_context, bool want_margins = true) {
     const int rows = static_cast<int>(w_.size()) / s.index_heads;
-    const auto op = Must(cuda_->PrepareIndexerSelect(SizesOf(s)));
-    const auto dq = Upload(q_), dw = Upload(w_);
+    const auto op = Must(cuda_->PrepareIndexerSelect(WeightsOf(s)));
+    const auto dlatents = Upload(latents_), dw = Upload(w_);
     const auto pools = Poisoned<int32_t>(rows * s.topk);
     const auto counts = Poisoned<int32_t>(rows);
     const auto margins = Poisoned<float>(rows);
     Must(cuda_->BeginStep({}, segments));
-    op->Run({nullptr, dq.as<float>(), dw.as<float>()}, segments, kv.device(),
+    op->Run({dlatents.as<float>(), dw.as<float>()}, segments, kv.device(),
             {pools.as<int32_t>(), counts.as<int32_t>(),
              want_margins ? margins.as<float>() : nullptr, nullptr},
             Workspace(op->WorkspaceBytes(rows, max_context)));
@@ -55,10 +71,10 @@ class IndexerOnCuda : public CudaOps {
   Result RunCpu(const DsaShape& s, const std::vector<ops::Segment>& segments, const TwinPages& kv,
                 int max_context) {
     const int rows = static_cast<int>(w_.size()) / s.index_heads;
-    const auto op = Must(cpu_->PrepareIndexerSelect(SizesOf(s)));
+    const auto op = Must(cpu_->PrepareIndexerSelect(WeightsOf(s)));
     std::vector<int32_t> pools(rows * s.topk), counts(rows);
     std::vector<float> margins(rows);
-    op->Run({nullptr, q_.data(), w_.data()}, segments, kv.host(),
+    op->Run({latents_.data(), w_.data()}, segments, kv.host(),
             {pools.data(), counts.data(), margins.data(), nullptr},
             Scratch(op->WorkspaceBytes(rows, max_context)));
     return Collect(s, pools, counts, margins);
@@ -112,10 +128,24 @@ class IndexerOnCuda : public CudaOps {
     EXPECT_GE(exact, exact_at_least_);
   }
 
-  std::vector<float> q_, w_;
-  int exact_at_least_ = 0;  // rows whose sets must agree without any allowance
+  static constexpr int kIntegerChannels = 3;
+
+  std::vector<float> q_, w_;  // what the scores are made of
+  int exact_at_least_ = 0;    // rows whose sets must agree without any allowance
 
  private:
+  // q_ = latents_ wq_b_^T.
+  void MakeQueries(const DsaShape& s, int rows) {
+    const int width = s.index_heads * s.index_dim;
+    q_.assign(rows * width, 0.0f);
+    for (int r = 0; r < rows; ++r) {
+      for (int o = 0; o < width; ++o) {
+        q_[r * width + o] = std::inner_product(&latents_[r * rank_], &latents_[r * rank_] + rank_,
+                                               &wq_b_[o * rank_], 0.0f);
+      }
+    }
+  }
+
   static Result Collect(const DsaShape& s, const std::vector<int32_t>& pools,
                         const std::vector<int32_t>& counts, const std::vector<float>& margins) {
     Result result;
@@ -127,6 +157,10 @@ class IndexerOnCuda : public CudaOps {
     result.margins = margins;
     return result;
   }
+
+  int rank_ = 0;
+  std::vector<float> latents_, wq_b_;
+  bool saturated_ = false;
 };
 
 class IndexerForms : public IndexerOnCuda, public ::testing::WithParamInterface<ops::KvDType> {
@@ -188,18 +222,15 @@ TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
   for (const DsaShape& s : {kMini, kOdd, kReal}) {
     if (s.topk == kReal.topk && TestDeviceIsEmulated()) continue;
     const int tokens = s.topk == kReal.topk ? 20'003 : 403;
+    int ties = 0;
     for (const int rows : {1, 6, 20}) {
       TwinPages kv(*device_, s, ops::KvDType::kF16, 1, tokens);
       kv.FillRandom(0, tokens, 40, true);
-      Draw(s, rows, 50 + rows, true);
       // Few different scores, so that many pools tie at the cut.
-      for (size_t i = 0; i < q_.size(); ++i) {
-        if (i % s.index_dim >= 3) q_[i] = 0.0f;
-      }
+      DrawIntegers(s, rows, 50 + rows);
       const int position = tokens - rows;
       const std::vector<ops::Segment> segments = {{0, rows, 0, position, kv.pages(0)}};
       const Result result = RunCuda(s, segments, kv, tokens);
-      int ties = 0;
       for (int row = 0; row < rows; ++row) {
         const int candidates = (position + row + 1) / s.kpool;
         std::vector<int64_t> score(candidates);
@@ -207,7 +238,7 @@ TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
           const auto key = kv.PoolKey(0, m);
           for (int h = 0; h < s.index_heads; ++h) {
             int64_t dot = 0;
-            for (int c = 0; c < 3; ++c) {
+            for (int c = 0; c < kIntegerChannels; ++c) {
               dot += std::lround(q_[(row * s.index_heads + h) * s.index_dim + c]) *
                      std::lround(key[c]);
             }
@@ -227,8 +258,8 @@ TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
                     1e-3 * std::abs(static_cast<double>(score[best[0]])) + 1e-5)
             << row;
       }
-      EXPECT_GT(ties, 0);
     }
+    EXPECT_GT(ties, 0);
   }
 }
 

@@ -63,24 +63,19 @@ class DsaProjectForms : public DsaOnCuda, public ::testing::WithParamInterface<o
       const auto segments = Segments(kv, step, positions);
       const int rows = RowsOf(segments);
       const auto x = RandomFloats(rows * s.hidden, 1.0f, ++seed);
-      std::vector<float> q(rows * s.heads * s.nope), index_q(rows * s.index_heads * s.index_dim),
-          index_w(rows * s.index_heads);
+      std::vector<float> latent(rows * s.q_rank), index_w(rows * s.index_heads);
       oracle->Run(x.data(), segments, rows, kv.host(), {ring.data(), SlotStride(s), kRingRows},
-                  {q.data(), index_q.data(), index_w.data()},
-                  Scratch(oracle->WorkspaceBytes(rows)));
+                  {latent.data(), index_w.data()}, Scratch(oracle->WorkspaceBytes(rows)));
       const auto dx = Upload(x);
-      const auto dq = Poisoned<float>(q.size());
-      const auto diq = Poisoned<float>(index_q.size());
+      const auto dlatent = Poisoned<float>(latent.size());
       const auto diw = Poisoned<float>(index_w.size());
       Must(cuda_->BeginStep({}, segments));
       op->Run(dx.as<float>(), segments, rows, kv.device(),
               {device_ring.as<float>(), SlotStride(s), kRingRows},
-              {dq.as<float>(), diq.as<float>(), diw.as<float>()},
-              Workspace(op->WorkspaceBytes(rows)));
+              {dlatent.as<float>(), diw.as<float>()}, Workspace(op->WorkspaceBytes(rows)));
       SCOPED_TRACE(NameOf(GetParam()) + " at " + std::to_string(positions[0]) + ", " +
                    std::to_string(positions[1]));
-      EXPECT_LT(RelativeL2(Download<float>(dq, q.size()), q), 2e-3);
-      EXPECT_LT(RelativeL2(Download<float>(diq, index_q.size()), index_q), 2e-3);
+      EXPECT_LT(RelativeL2(Download<float>(dlatent, latent.size()), latent), 2e-3);
       EXPECT_LT(RelativeL2(Download<float>(diw, index_w.size()), index_w), 1e-5);
       EXPECT_LT(RelativeL2(Download<float>(device_ring, ring.size()), ring), 2e-3);
       ExpectSameCaches(kv, positions);
@@ -134,21 +129,19 @@ TEST_F(DsaOnCuda, LatentsTooLargeForTheStoredFormAreCounted) {
   const std::vector<ops::Segment> segments = {{0, 2, 0, 0, kv.pages(0)}};
   const auto x = Upload(RandomFloats(2 * s.hidden, 1.0f, 5));
   const auto ring = Poisoned<float>(SlotStride(s));
-  const auto q = Poisoned<float>(2 * s.heads * s.nope);
-  const auto index_q = Poisoned<float>(2 * s.index_heads * s.index_dim);
+  const auto latent = Poisoned<float>(2 * s.q_rank);
   const auto index_w = Poisoned<float>(2 * s.index_heads);
   EXPECT_EQ(cuda_->saturation_counts().e4m3, 0u);
   Must(cuda_->BeginStep({}, segments));
   op->Run(x.as<float>(), segments, 2, kv.device(), {ring.as<float>(), 0, kRingRows},
-          {q.as<float>(), index_q.as<float>(), index_w.as<float>()},
-          Workspace(op->WorkspaceBytes(2)));
+          {latent.as<float>(), index_w.as<float>()}, Workspace(op->WorkspaceBytes(2)));
   EXPECT_GT(cuda_->saturation_counts().e4m3, 100u);
   const TwinPages::Snapshot now(kv);
   for (float v : kv.Latents(now.layer(), 0, 2)) EXPECT_LE(std::abs(v), 448.0f);
 }
 
-// Decoding as it runs: one graph of all three ops, recorded once, replayed for one position after
-// the other of another sequence than the one it was recorded for.
+// Decoding as it runs: one graph of all three ops, the selection forked, recorded once, replayed
+// for one position after the other of another sequence than the one it was recorded for.
 TEST_F(DsaOnCuda, AGraphOfALayerHoldsForEveryLaterStep) {
   const DsaShape s = kOdd;  // 9 pools are kept of up to 16
   const DsaWeights weights(s);
@@ -164,42 +157,41 @@ TEST_F(DsaOnCuda, AGraphOfALayerHoldsForEveryLaterStep) {
   const auto dring = Upload(ring);
 
   const auto dx = Poisoned<float>(s.hidden);
-  const auto dq = Poisoned<float>(s.heads * s.nope);
-  const auto diq = Poisoned<float>(s.index_heads * s.index_dim);
+  const auto dlatent = Poisoned<float>(s.q_rank);
   const auto diw = Poisoned<float>(s.index_heads);
   const auto dpools = Poisoned<int32_t>(s.topk);
   const auto dcounts = Poisoned<int32_t>(1);
   const auto dmargins = Poisoned<float>(1);
   const auto dy = Poisoned<float>(s.hidden);
-  const ops::DsaQueries dqueries = {dq.as<float>(), diq.as<float>(), diw.as<float>()};
+  const ops::DsaQueries dqueries = {dlatent.as<float>(), diw.as<float>()};
   const ops::Selection dselection = {dpools.as<int32_t>(), dcounts.as<int32_t>(),
                                      dmargins.as<float>(), nullptr};
   const auto workspace = Workspace(
-      std::max({device_project->WorkspaceBytes(1), device_select->WorkspaceBytes(1, kTokens),
-                device_attend->WorkspaceBytes(1, kTokens)}));
+      std::max(device_project->WorkspaceBytes(1), device_attend->WorkspaceBytes(1, kTokens)));
+  const size_t forked_bytes = device_select->WorkspaceBytes(1, kTokens);
+  const auto forked_memory = Poisoned<std::byte>(forked_bytes);
+  const ops::Workspace forked = {forked_memory.as<std::byte>(), forked_bytes};
   const std::vector<ops::Segment> recorded = {{0, 1, kSlots[0], 0, kv.pages(0)}};
   const auto graph = Must(device_->Capture([&] {
     device_project->Run(dx.as<float>(), recorded, 1, kv.device(),
                         {dring.as<float>(), SlotStride(s), kRingRows}, dqueries, workspace);
-    device_select->Run(dqueries, recorded, kv.device(), dselection, workspace);
-    device_attend->Run(dq.as<float>(), dselection, recorded, 1, kv.device(), dy.as<float>(),
-                       workspace);
+    cuda_->Fork([&] { device_select->Run(dqueries, recorded, kv.device(), dselection, forked); });
+    device_attend->Run(dqueries, dselection, recorded, 1, kv.device(), dy.as<float>(), workspace);
   }));
 
-  std::vector<float> q(s.heads * s.nope), index_q(s.index_heads * s.index_dim),
-      index_w(s.index_heads), y(s.hidden), margins(1);
+  std::vector<float> latent(s.q_rank), index_w(s.index_heads), y(s.hidden), margins(1);
   std::vector<int32_t> pools(s.topk), counts(1);
   int clear = 0;
   for (int position = 0; position < kTokens; ++position) {
     const std::vector<ops::Segment> segments = {{0, 1, kSlots[1], position, kv.pages(1)}};
     const auto x = RandomFloats(s.hidden, 1.0f, 500 + position);
-    const ops::DsaQueries queries = {q.data(), index_q.data(), index_w.data()};
+    const ops::DsaQueries queries = {latent.data(), index_w.data()};
     const ops::Selection selection = {pools.data(), counts.data(), margins.data(), nullptr};
     project->Run(x.data(), segments, 1, kv.host(), {ring.data(), SlotStride(s), kRingRows}, queries,
                  Scratch(project->WorkspaceBytes(1)));
     select->Run(queries, segments, kv.host(), selection,
                 Scratch(select->WorkspaceBytes(1, kTokens)));
-    attend->Run(q.data(), selection, segments, 1, kv.host(), y.data(),
+    attend->Run(queries, selection, segments, 1, kv.host(), y.data(),
                 Scratch(attend->WorkspaceBytes(1, kTokens)));
     MustOk(device_->CopyIn(dx.data(), x.data(), x.size() * sizeof(float)));
     Must(cuda_->BeginStep({}, segments));

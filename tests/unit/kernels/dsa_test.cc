@@ -22,6 +22,7 @@ using testing::Scratch;
 using testing::TensorFile;
 
 constexpr int kHeads = GoldenModel::kHeads, kNope = GoldenModel::kNope, kRank = GoldenModel::kRank;
+constexpr int kQueryRank = GoldenModel::kQueryRank;
 constexpr int kIndexHeads = GoldenModel::kIndexHeads, kIndexDim = GoldenModel::kIndexDim;
 constexpr int kHidden = GoldenModel::kHidden, kTopk = GoldenModel::kTopkPools;
 
@@ -32,6 +33,7 @@ class DsaLayer {
            ops::KvDType dtype, int max_rows, int max_context)
       : kv(dtype, 16, kRank, GoldenModel::kPool, kIndexDim, max_context),
         ring(8 * 2 * kIndexDim, NAN),
+        latent(max_rows * kQueryRank),
         q(max_rows * kHeads * kNope),
         index_q(max_rows * kIndexHeads * kIndexDim),
         index_w(max_rows * kIndexHeads),
@@ -39,6 +41,8 @@ class DsaLayer {
         counts(max_rows),
         margins(max_rows),
         project(Must(backend.PrepareDsaProject(mla, indexer))),
+        q_b(Must(backend.PrepareLinear(mla.q_b))),
+        wq_b(Must(backend.PrepareLinear(indexer.wq_b))),
         select(Must(backend.PrepareIndexerSelect(indexer))),
         attend(Must(backend.PrepareSparseMla(mla, indexer))),
         max_context(max_context) {}
@@ -47,23 +51,27 @@ class DsaLayer {
   std::vector<float> Run(const std::vector<float>& x, int position) {
     const int rows = static_cast<int>(x.size()) / kHidden;
     const auto segments = Pieces({rows}, 0, position, 0, kv.pages());
-    const ops::DsaQueries queries{q.data(), index_q.data(), index_w.data()};
+    const ops::DsaQueries queries{latent.data(), index_w.data()};
     project->Run(x.data(), segments, rows, kv.View(), {ring.data(), 0, 8}, queries,
                  Scratch(project->WorkspaceBytes(rows)));
+    // What the two ops make of the latents for themselves.
+    q_b->Run(latent.data(), rows, q.data(), Scratch(q_b->WorkspaceBytes(rows)));
+    wq_b->Run(latent.data(), rows, index_q.data(), Scratch(wq_b->WorkspaceBytes(rows)));
     const ops::Selection selection{pools.data(), counts.data(), margins.data(), nullptr};
     select->Run(queries, segments, kv.View(), selection,
                 Scratch(select->WorkspaceBytes(rows, max_context)));
     std::vector<float> y(rows * kHidden);
-    attend->Run(q.data(), selection, segments, rows, kv.View(), y.data(),
+    attend->Run(queries, selection, segments, rows, kv.View(), y.data(),
                 Scratch(attend->WorkspaceBytes(rows, max_context)));
     return y;
   }
 
   PagedKv kv;
-  std::vector<float> ring, q, index_q, index_w;
+  std::vector<float> ring, latent, q, index_q, index_w;
   std::vector<int32_t> pools, counts;
   std::vector<float> margins;
   std::unique_ptr<ops::DsaProject> project;
+  std::unique_ptr<ops::Linear> q_b, wq_b;
   std::unique_ptr<ops::IndexerSelect> select;
   std::unique_ptr<ops::SparseMla> attend;
   int max_context;
@@ -287,15 +295,15 @@ TEST(SparseMla, AListThatALaterStepReusesKeepsItsTail) {
   const std::vector<float> x = RandomFloats(11 * kHidden, 1.0f, 31);
   DsaLayer dsa(*backend, model.Mla(3), model.Indexer(3), ops::KvDType::kF32, 11, 64);
   dsa.Run(x, 0);
-  const std::vector<float> q10(dsa.q.begin() + 10 * kHeads * kNope, dsa.q.end());
+  const ops::DsaQueries at10_queries{&dsa.latent[10 * kQueryRank], nullptr};
   std::vector<int32_t> pools(kTopk), counts = {1};  // pool 0, then the tail 4..6
   const int32_t tail = 6;
   std::vector<float> reused(kHidden), plain(kHidden);
   const auto at10 = Pieces({1}, 0, 10, 0, dsa.kv.pages());
   const auto at6 = Pieces({1}, 0, 6, 0, dsa.kv.pages());
-  dsa.attend->Run(q10.data(), {pools.data(), counts.data(), nullptr, &tail}, at10, 1, dsa.kv.View(),
-                  reused.data(), Scratch(dsa.attend->WorkspaceBytes(1, 64)));
-  dsa.attend->Run(q10.data(), {pools.data(), counts.data(), nullptr, nullptr}, at6, 1,
+  dsa.attend->Run(at10_queries, {pools.data(), counts.data(), nullptr, &tail}, at10, 1,
+                  dsa.kv.View(), reused.data(), Scratch(dsa.attend->WorkspaceBytes(1, 64)));
+  dsa.attend->Run(at10_queries, {pools.data(), counts.data(), nullptr, nullptr}, at6, 1,
                   dsa.kv.View(), plain.data(), Scratch(dsa.attend->WorkspaceBytes(1, 64)));
   EXPECT_TRUE(testing::SameBits(reused, plain));
 }

@@ -18,6 +18,7 @@ class GoldenModel {
   static constexpr int kKdaDim = 32;
   static constexpr int kKdaWidth = kHeads * kKdaDim;
   static constexpr int kNope = 64;
+  static constexpr int kQueryRank = 128;
   static constexpr int kRank = 128;
   static constexpr int kIndexHeads = 16;
   static constexpr int kIndexDim = 128;

@@ -304,7 +304,6 @@ class DsaIndependence : public ::testing::TestWithParam<ops::KvDType> {};
 
 TEST_P(DsaIndependence, OverSegmentsAndSequences) {
   GoldenModel model;
-  constexpr int kHeads = GoldenModel::kHeads, kNope = GoldenModel::kNope;
   constexpr int kIndexHeads = GoldenModel::kIndexHeads, kIndexDim = GoldenModel::kIndexDim;
   constexpr int kTopk = 6;  // fewer than the model's, so that selection bites within 70 tokens
   constexpr int kContext = 96, kRing = 8;
@@ -326,19 +325,18 @@ TEST_P(DsaIndependence, OverSegmentsAndSequences) {
       const auto run = [&](const std::vector<ops::Segment>& segments, int rows,
                            const std::vector<int>& source) {
         const std::vector<float> input = Gather(x, source);
-        std::vector<float> q(rows * kHeads * kNope), index_q(rows * kIndexHeads * kIndexDim);
+        std::vector<float> latent(rows * GoldenModel::kQueryRank);
         std::vector<float> index_w(rows * kIndexHeads), margins(rows), y(rows * kHidden);
         std::vector<int32_t> pools(rows * kTopk, -1), counts(rows);
-        const ops::DsaQueries queries{q.data(), index_q.data(), index_w.data()};
+        const ops::DsaQueries queries{latent.data(), index_w.data()};
         const ops::Selection selection{pools.data(), counts.data(), margins.data(), nullptr};
         project->Run(input.data(), segments, rows, kv.View(), open, queries,
                      Scratch(project->WorkspaceBytes(rows)));
         select->Run(queries, segments, kv.View(), selection,
                     Scratch(select->WorkspaceBytes(rows, kContext)));
-        attend->Run(q.data(), selection, segments, rows, kv.View(), y.data(),
+        attend->Run(queries, selection, segments, rows, kv.View(), y.data(),
                     Scratch(attend->WorkspaceBytes(rows, kContext)));
-        return Interleave(rows, {q,
-                                 index_q,
+        return Interleave(rows, {latent,
                                  index_w,
                                  margins,
                                  y,
