@@ -157,12 +157,14 @@ class DriverDevice final : public Device {
     SideStream& to = sides_[static_cast<int>(side)];
     Keep(api_.cuEventRecord(to.event, stream_), "recording an event");
     Keep(api_.cuStreamWaitEvent(to.stream, to.event, 0), "forking the stream");
+    after_kernel_ = false;
+    to.is_forked = true;
     std::swap(stream_, to.stream);
-    const bool after_kernel = std::exchange(after_kernel_, false);
+    std::swap(priority_, to.priority);
     work();
     std::swap(stream_, to.stream);
-    after_kernel_ = after_kernel;
-    to.is_forked = true;
+    std::swap(priority_, to.priority);
+    after_kernel_ = false;
   }
   void Join() override {
     for (SideStream& side : sides_) {
@@ -273,6 +275,7 @@ class DriverDevice final : public Device {
   };
   struct SideStream {
     CUstream stream = nullptr;
+    int priority = 0;
     CUevent event = nullptr;  // where it forks off, then where it joins
     bool is_forked = false;   // and not joined yet
   };
@@ -316,14 +319,16 @@ class DriverDevice final : public Device {
     int least = 0;
     int greatest = 0;  // the smaller number
     Keep(api_.cuCtxGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+    priority_ = std::min(least, greatest + 1);
+    sides_[static_cast<int>(Side::kAhead)].priority = greatest;
+    sides_[static_cast<int>(Side::kBehind)].priority = least;
     const auto make = [&](CUstream* stream, int priority) {
       Keep(api_.cuStreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, priority),
            "making a CUDA stream");
     };
-    make(&stream_, std::min(least, greatest + 1));
-    make(&sides_[static_cast<int>(Side::kAhead)].stream, greatest);
-    make(&sides_[static_cast<int>(Side::kBehind)].stream, least);
+    make(&stream_, priority_);
     for (SideStream& side : sides_) {
+      make(&side.stream, side.priority);
       Keep(api_.cuEventCreate(&side.event, CU_EVENT_DISABLE_TIMING), "making an event");
     }
     return status_;
@@ -397,9 +402,12 @@ class DriverDevice final : public Device {
       return;
     }
     void* arguments[] = {const_cast<void*>(params)};
-    CUlaunchAttribute overlap = {};
-    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    overlap.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute attributes[2] = {};
+    // A recorded launch by this function does not have the priority of its stream.
+    attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    attributes[0].value.priority = priority_;
+    attributes[1].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[1].value.programmaticStreamSerializationAllowed = 1;
     const CUlaunchConfig config = {.gridDimX = shape.grid_x,
                                    .gridDimY = shape.grid_y,
                                    .gridDimZ = shape.grid_z,
@@ -408,8 +416,8 @@ class DriverDevice final : public Device {
                                    .blockDimZ = 1,
                                    .sharedMemBytes = shape.shared_bytes,
                                    .hStream = stream_,
-                                   .attrs = &overlap,
-                                   .numAttrs = kernels_overlap_ && after_kernel_ ? 1u : 0u};
+                                   .attrs = attributes,
+                                   .numAttrs = kernels_overlap_ && after_kernel_ ? 2u : 1u};
     after_kernel_ = true;
     const CUresult result = api_.cuLaunchKernelEx(&config, entry.function, arguments, nullptr);
     if (result != CUDA_SUCCESS) {
@@ -424,9 +432,10 @@ class DriverDevice final : public Device {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;  // the side stream while forked work is put on it
+  int priority_ = 0;           // of stream_
   std::array<SideStream, 2> sides_;
   bool kernels_overlap_ = false;  // the kernels of the image wait for what is before them
-  bool after_kernel_ = false;     // the last thing on the stream is a kernel of ours
+  bool after_kernel_ = false;     // the next kernel may come before one of ours has ended
   std::vector<Image> images_;
   std::vector<void*> pinned_;
   std::map<std::string, std::unique_ptr<DriverKernel>, std::less<>> kernels_;

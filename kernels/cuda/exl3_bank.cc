@@ -202,14 +202,21 @@ void Exl3Product::Launch(Exl3ProductParams params, const Exl3Cut& cut, int group
   params.part_inputs = params.in / cut.parts;
   params.strips_per_warp = cut.strips_per_warp;
   const int row_words = exl3::RowWords(params.part_inputs);
-  context_->device->Launch(
-      kernel_,
-      {.grid_x = static_cast<unsigned>(params.out / (kStrip * kWarps * cut.strips_per_warp)),
-       .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
-       .grid_z = static_cast<unsigned>(groups),
-       .threads = exl3::kThreads,
-       .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)},
-      params);
+  LaunchShape shape = {
+      .grid_x = static_cast<unsigned>(params.out / (kStrip * kWarps * cut.strips_per_warp)),
+      .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
+      .grid_z = static_cast<unsigned>(groups),
+      .threads = exl3::kThreads,
+      .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
+  // Blocks that fit two to a multiprocessor are not to lie three to one, as they would where the
+  // work of another stream ends sooner on one than on another: they take too much shared memory.
+  const DeviceInfo& info = context_->device->info();
+  const auto two_of_each = static_cast<unsigned>(2 * info.multiprocessors);
+  if (shape.grid_x * shape.grid_y * shape.grid_z <= two_of_each) {
+    const auto over_a_third = static_cast<unsigned>(info.shared_bytes_per_block / 3 + 1024);
+    shape.shared_bytes = std::max(shape.shared_bytes, over_a_third);
+  }
+  context_->device->Launch(kernel_, shape, params);
 }
 
 }  // namespace quartet::cuda
