@@ -39,6 +39,7 @@ struct ServeFlags {
   std::optional<int> max_model_len;
   std::optional<int> max_num_batched_tokens;
   std::optional<int> prefill_chunk;
+  bool prefix_caching = true;
   std::optional<int> max_queued_requests;
   std::optional<int> step_deadline_ms;
   std::optional<std::string> kv_dtype;
@@ -86,6 +87,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(coordinator.argv, "--max-model-len", flags.max_model_len);
   Append(coordinator.argv, "--max-num-batched-tokens", flags.max_num_batched_tokens);
   Append(coordinator.argv, "--prefill-chunk", flags.prefill_chunk);
+  if (!flags.prefix_caching) Extend(coordinator.argv, {"--no-prefix-caching"});
   Append(coordinator.argv, "--max-queued-requests", flags.max_queued_requests);
   Append(coordinator.argv, "--step-deadline-ms", flags.step_deadline_ms);
 
@@ -205,6 +207,10 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--max-model-len", flags->max_model_len, "Longest context, in tokens");
   add("--max-num-batched-tokens", flags->max_num_batched_tokens, "Tokens in one step");
   add("--prefill-chunk", flags->prefill_chunk, "Longest piece of a prompt in one step, in tokens");
+  serve
+      ->add_flag("!--no-prefix-caching", flags->prefix_caching,
+                 "Compute every prompt from its first token on")
+      ->envname("QUARTET_NO_PREFIX_CACHING");
   add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
   add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
   add("--kv-dtype", flags->kv_dtype, "Type of the stored latents: fp32, fp16 or fp8_e4m3");

@@ -52,6 +52,7 @@ std::string LimitsLine(const EngineOptions& options) {
                       " max_num_seqs=", options.max_num_seqs,
                       " max_num_batched_tokens=", options.max_num_batched_tokens,
                       " prefill_chunk=", options.prefill_chunk,
+                      " prefix_caching=", options.prefix_caching ? "on" : "off",
                       " max_queued_requests=", options.max_queued_requests,
                       " max_queued_tokens=", options.max_queued_tokens,
                       " step_deadline_ms=", options.step_deadline_ms,
@@ -137,6 +138,9 @@ int Main(int argc, char** argv) {
   option("--listen-admin", flags.listen_admin, "host:port of /metrics, /livez, /readyz");
   option("--log-level", flags.log_level, "debug, info, warning or error");
   option("--status-fd", flags.status_fd, "file descriptor for progress events; -1 = none");
+  app.add_flag("!--no-prefix-caching", engine.prefix_caching,
+               "compute every prompt from its first token on")
+      ->envname("QUARTET_NO_PREFIX_CACHING");
   app.add_flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends")
       ->envname("QUARTET_DIE_WITH_PARENT");
   option("--tensor-parallel-size", engine.tensor_parallel_size, "number of shard workers");

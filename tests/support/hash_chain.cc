@@ -50,8 +50,9 @@ HashChainExecutor::HashChainExecutor(const Pools& pools, TokenRule rule)
       rule_(std::move(rule)),
       slot_state_(pools.slots, 0),
       slot_owner_(pools.slots, 0),
-      page_owner_(pools.pages, 0),
-      page_text_(pools.pages, std::vector<int32_t>(pools.page_tokens, -1)) {}
+      page_users_(pools.pages, 0),
+      page_text_(pools.pages, std::vector<int32_t>(pools.page_tokens, -1)),
+      snapshots_(pools.snapshots) {}
 
 void HashChainExecutor::Check(bool good, const std::string& what) {
   if (!good && violation_.empty()) violation_ = what;
@@ -66,12 +67,30 @@ void HashChainExecutor::Open(const v1::SequenceOpen& open) {
   slot_owner_[open.slot()] = uid;
   slot_state_[open.slot()] = kEmptyState;
   sequences_[uid].open = open;
+  if (open.has_resume()) Resume(open.resume(), sequences_[uid]);
+}
+
+void HashChainExecutor::Resume(const v1::Resume& resume, Sequence& sequence) {
+  if (resume.snapshot() >= snapshots_.size()) return Check(false, "a snapshot outside of the pool");
+  const Snapshot& snapshot = snapshots_[resume.snapshot()];
+  Check(snapshot.tokens == resume.n_tokens() && resume.n_tokens() > 0,
+        absl::StrCat("snapshot ", resume.snapshot(), " is of ", snapshot.tokens,
+                     " tokens, a sequence begins there at ", resume.n_tokens()));
+  Check(resume.pages_size() * pools_.page_tokens == resume.n_tokens(),
+        "a sequence begins with pages that do not fit its tokens");
+  for (const uint32_t page : resume.pages()) {
+    if (page >= pools_.pages) return Check(false, "a page outside of the pool");
+    ++page_users_[page];
+    sequence.pages.push_back(page);
+  }
+  sequence.absorbed = resume.n_tokens();
+  slot_state_[sequence.open.slot()] = snapshot.state;
 }
 
 void HashChainExecutor::Close(const v1::SequenceClose& close) {
   auto found = sequences_.find(close.seq_uid());
   if (found == sequences_.end()) return Check(false, "close of a sequence that is not open");
-  for (uint32_t page : found->second.pages) page_owner_[page] = 0;
+  for (uint32_t page : found->second.pages) --page_users_[page];
   slot_owner_[found->second.open.slot()] = 0;
   closed_[found->first] = true;
   sequences_.erase(found);
@@ -117,8 +136,8 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
   Check(row.n_tokens() > 0, name + " has an empty row");
   for (uint32_t page : row.new_pages()) {
     if (page >= pools_.pages) return Check(false, "a page outside of the pool");
-    Check(page_owner_[page] == 0, absl::StrCat("page ", page, " has two owners"));
-    page_owner_[page] = row.seq_uid();
+    Check(page_users_[page] == 0, absl::StrCat("page ", page, " has two owners"));
+    ++page_users_[page];
     sequence.pages.push_back(page);
   }
   const uint64_t end = sequence.absorbed + row.n_tokens();
@@ -149,6 +168,12 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
     if (static_cast<int>(i) < row.logprob_targets_size()) {
       result->add_target_logprobs(HashChainLogprob(state, row.logprob_targets(i)));
     }
+  }
+  for (const v1::Export& e : row.exports()) {
+    Check(e.offset() == row.n_tokens() && sequence.absorbed % pools_.page_tokens == 0,
+          name + " has an export that is not at the end of a row and of a page");
+    if (e.snapshot() >= snapshots_.size()) return Check(false, "a snapshot outside of the pool");
+    snapshots_[e.snapshot()] = {state, sequence.absorbed};
   }
   if (!row.sample()) return;
   // The state in the slot and the text in the pages must tell the same story.

@@ -42,6 +42,7 @@ class HashChainExecutor {
     uint32_t page_tokens = 256;
     uint32_t max_num_batched_tokens = 0;
     uint32_t max_model_len = 0;
+    uint32_t snapshots = 0;
   };
   HashChainExecutor(const Pools& pools, TokenRule rule);
 
@@ -63,6 +64,7 @@ class HashChainExecutor {
     int32_t last_drawn = -1;
   };
   void Check(bool good, const std::string& what);
+  void Resume(const v1::Resume& resume, Sequence& sequence);
   void RunRow(const v1::Row& row, v1::RowResult* result);
 
   const Pools pools_;
@@ -71,8 +73,13 @@ class HashChainExecutor {
   std::map<uint64_t, bool> closed_;
   std::vector<uint64_t> slot_state_;
   std::vector<uint64_t> slot_owner_;  // seq_uid, 0 = none
-  std::vector<uint64_t> page_owner_;  // seq_uid, 0 = none
+  std::vector<int> page_users_;       // sequences that fill or read it
   std::vector<std::vector<int32_t>> page_text_;
+  struct Snapshot {
+    uint64_t state = 0;
+    uint32_t tokens = 0;  // 0 = never written
+  };
+  std::vector<Snapshot> snapshots_;
   uint64_t last_step_ = 0;
   std::string violation_;
 };

@@ -45,12 +45,27 @@ std::string ConfigError(const CoreConfig& config) {
     return "prefill_chunk is " + Num(config.prefill_chunk) + ", which is not a multiple of " +
            Num(kChunkMultiple);
   }
+  if (config.snapshots > 0 && (config.page_bytes == 0 || config.snapshot_bytes == 0)) {
+    return "a prefix cache needs to know how large a page and a snapshot are; page_bytes is " +
+           Num(config.page_bytes) + ", snapshot_bytes is " + Num(config.snapshot_bytes);
+  }
+  if (config.snapshots > 0 && config.page_tokens != SnapshotPolicy().unit_tokens) {
+    return "page_tokens is " + Num(config.page_tokens) + "; the prefix cache has units of " +
+           Num(SnapshotPolicy().unit_tokens) + " tokens, a page each";
+  }
   if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
   return "";
 }
 
-Core::Core(const CoreConfig& config) : config_(config), slots_(config.slots), pages_(config.pages) {
+Core::Core(const CoreConfig& config)
+    : config_(config), slots_(config.slots), pages_(config.pages), snapshots_(config.snapshots) {
   assert(ConfigError(config).empty());
+  if (config.snapshots > 0) {
+    index_.emplace(PrefixIndexConfig{.unit_tokens = config.page_tokens,
+                                     .page_bytes = config.page_bytes,
+                                     .snapshot_bytes = config.snapshot_bytes},
+                   &pages_, &snapshots_);
+  }
   running_.reserve(config.slots);
   in_flight_.reserve(config.slots);
   draft_.reserve(config.slots);
@@ -184,29 +199,38 @@ bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
   return true;
 }
 
-void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
-  auto found = sequences_.find(row.id);
-  if (found == sequences_.end()) return;  // ended while the step ran: the row is void
-  Sequence& sequence = *found->second;
+std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
+                           const RowOutcome* outcome) const {
   if (outcome == nullptr) {
-    return Fail(sequence, "the workers' result has no row for this sequence");
+    return "the workers' result has no row for this sequence";
   }
-  if (!outcome->error.empty()) return Fail(sequence, outcome->error);
+  if (!outcome->error.empty()) return outcome->error;
   if (outcome->tokens.size() != (row.sample ? 1u : 0u) ||
       outcome->target_logprobs.size() != row.n_targets ||
       (row.sample && sequence.request.logprobs && outcome->logprobs.size() != 1)) {
-    return Fail(sequence, "the workers' result has " + Num(outcome->tokens.size()) + " tokens, " +
-                              Num(outcome->logprobs.size()) + " log-probabilities and " +
-                              Num(outcome->target_logprobs.size()) + " of " + Num(row.n_targets) +
-                              " target log-probabilities for this sequence");
+    return "the workers' result has " + Num(outcome->tokens.size()) + " tokens, " +
+           Num(outcome->logprobs.size()) + " log-probabilities and " +
+           Num(outcome->target_logprobs.size()) + " of " + Num(row.n_targets) +
+           " target log-probabilities for this sequence";
   }
   for (int32_t token : outcome->tokens) {
     if (token >= 0 && static_cast<uint32_t>(token) < config_.vocab_size) continue;
-    return Fail(sequence, "the workers drew token " + std::to_string(token) + "; ids are 0 to " +
-                              Num(config_.vocab_size - 1));
+    return "the workers drew token " + std::to_string(token) + "; ids are 0 to " +
+           Num(config_.vocab_size - 1);
   }
+  return "";
+}
 
+void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
+  auto found = sequences_.find(row.id);
+  if (found == sequences_.end()) return ReturnExport(row);  // ended while the step ran: void
+  Sequence& sequence = *found->second;
+  if (const std::string error = RowError(sequence, row, outcome); !error.empty()) {
+    ReturnExport(row);
+    return Fail(sequence, error);
+  }
   sequence.absorbed += row.n_tokens;
+  Publish(sequence, row.exported, now);
   if (!sequence.prompt_counted && sequence.absorbed >= sequence.prompt_tokens) {
     sequence.prompt_counted = true;
     counts_.prompt_tokens += sequence.prompt_tokens;
@@ -280,6 +304,7 @@ void Core::Fail(Sequence& sequence, const std::string& message) {
 void Core::End(Sequence& sequence, Output output) {
   output.id = sequence.id;
   output.prompt_tokens = sequence.prompt_tokens;
+  output.cached_tokens = sequence.cached_tokens;
   output.times = sequence.times;
   outputs_.push_back(std::move(output));
   if (sequence.admitted()) {
@@ -291,8 +316,13 @@ void Core::End(Sequence& sequence, Output output) {
 }
 
 void Core::ReleasePlace(Sequence& sequence) {
-  for (uint32_t page : sequence.pages) pages_.Return(page);
+  for (size_t i = sequence.lease.shared_units(); i < sequence.pages.size(); ++i) {
+    pages_.Return(sequence.pages[i]);
+  }
+  for (const uint32_t page : sequence.duplicate_pages) pages_.Return(page);
+  sequence.duplicate_pages.clear();
   sequence.pages.clear();
+  sequence.lease = {};
   slots_.Return(sequence.slot);
   closes_.push_back(sequence.seq_uid);
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
@@ -302,6 +332,7 @@ void Core::ReleasePlace(Sequence& sequence) {
 void Core::FailAll(const std::string& message) {
   admitting_ = false;
   in_flight_step_ = 0;
+  for (const InFlightRow& row : in_flight_) ReturnExport(row);
   in_flight_.clear();
   std::vector<uint64_t> ids;
   for (const auto& [id, sequence] : sequences_) ids.push_back(id);
@@ -324,6 +355,16 @@ Ledger Core::GetLedger() const {
   ledger.pages_used = pages_.used();
   ledger.pages_size = pages_.size();
   ledger.steps = next_step_ - 1;
+  ledger.snapshots_used = snapshots_.used();
+  ledger.snapshots_size = snapshots_.size();
+  if (index_.has_value()) {
+    const PrefixLedger cache = index_->GetLedger();
+    ledger.cached_pages = cache.pages;
+    ledger.evictable_pages = cache.pages - cache.pages_referenced;
+    ledger.prefix_query_tokens = cache.query_tokens;
+    ledger.prefix_hit_tokens = cache.hit_tokens;
+    ledger.prefix_lost_tokens = cache.lost_to_granularity_tokens;
+  }
   return ledger;
 }
 
@@ -346,7 +387,11 @@ std::string Core::CheckInvariants() const {
     if (slot_seen[sequence.slot]) return "slot " + Num(sequence.slot) + " has two owners";
     if (!slots_.IsTaken(sequence.slot)) return "slot " + Num(sequence.slot) + " is held and free";
     slot_seen[sequence.slot] = true;
-    for (uint32_t page : sequence.pages) {
+    std::vector<uint32_t> own = sequence.duplicate_pages;
+    const size_t shared = std::min<size_t>(sequence.lease.shared_units(), sequence.pages.size());
+    own.insert(own.end(), sequence.pages.begin() + static_cast<std::ptrdiff_t>(shared),
+               sequence.pages.end());
+    for (const uint32_t page : own) {
       if (page_seen[page]) return "page " + Num(page) + " has two owners";
       if (!pages_.IsTaken(page)) return "page " + Num(page) + " is held and free";
       page_seen[page] = true;
@@ -365,9 +410,7 @@ std::string Core::CheckInvariants() const {
              Num(next_step_ - 1 - sequence.last_progress_step) + " steps";
     }
   }
-  if (pages_held != pages_.used()) {
-    return Num(pages_.used()) + " pages are taken, " + Num(pages_held) + " have an owner";
-  }
+  if (std::string error = CheckCache(pages_held); !error.empty()) return error;
   if (running_.size() != slots_.used()) {
     return Num(slots_.used()) + " slots are taken by " + Num(running_.size()) + " sequences";
   }

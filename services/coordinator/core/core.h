@@ -9,8 +9,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "services/coordinator/core/free_pool.h"
+#include "services/coordinator/core/prefix_index.h"
 #include "services/coordinator/core/queue.h"
 #include "services/coordinator/core/sequence.h"
+#include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/types.h"
 
 namespace quartet::coordinator {
@@ -25,6 +27,12 @@ namespace quartet::coordinator {
 // Every accepted request gets exactly one terminal output, and its slot and pages are free again in
 // that same transition. They are given out again by a later plan only, which the workers run after
 // everything that may still touch them.
+//
+// With snapshots there is a prefix cache (prefix_index.h): a prompt begins behind the longest
+// cached prefix that it shares; what it absorbs of full units goes into the cache, with snapshots
+// where SnapshotPolicy wants them (chunks end there); and the cache gives up pages and snapshots
+// when sequences need them. A unit that two sequences absorb at the same time is cached once, by
+// the first of them; the other keeps its own page of it until it ends.
 //
 // Each step gives every decoding sequence its row first; what is left of the token budget goes to
 // chunks of prompts, and a queued request is admitted when there is a slot, room for all of its
@@ -83,27 +91,41 @@ class Core {
     uint32_t n_tokens = 0;
     bool sample = false;
     uint32_t position = 0;
-    uint32_t n_targets = 0;         // log-probabilities that were asked for
-    uint32_t n_prompt_targets = 0;  // of those, the first ones, which the request gets
+    uint32_t n_targets = 0;                    // log-probabilities that were asked for
+    uint32_t n_prompt_targets = 0;             // of those, the first ones, which the request gets
+    std::optional<FinishedSnapshot> exported;  // belongs to this row until it is published
   };
   // A row of the plan in the making.
   struct DraftRow {
     Sequence* sequence = nullptr;
     uint32_t n_tokens = 0;
+    uint32_t budget = 0;          // tokens of the step's budget that it takes
     uint32_t first_new_page = 0;  // index into the sequence's page table
   };
 
   std::string RequestError(const Request& request) const;
   uint32_t PagesFor(uint64_t tokens) const;
   uint32_t ChunkSize(uint32_t remaining, uint32_t budget) const;
+  uint32_t CutChunk(const Sequence& sequence, uint32_t chunk) const;
 
   // Planning.
   void DraftDecodeRows();
   void DraftPrefillRows();
   void AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens);
   bool GrowPages(Sequence& sequence, uint64_t tokens);
-  void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page);
+  void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t budget, uint32_t first_new_page);
   PlanRow MakeRow(const DraftRow& draft);
+
+  // The prefix cache.
+  bool UsesCache(const Sequence& sequence) const;
+  PrefixPath PathOf(const Sequence& sequence) const;
+  std::optional<Resume> BeginBehindPrefix(Sequence& sequence, TimeUs now);
+  bool MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now, std::optional<Resume>& resume);
+  std::optional<uint32_t> TakePage();
+  std::optional<FinishedSnapshot> TakeExport(const Sequence& sequence, uint32_t end);
+  void Publish(Sequence& sequence, const std::optional<FinishedSnapshot>& exported, TimeUs now);
+  void ReturnExport(const InFlightRow& row);
+  std::string CheckCache(uint32_t private_pages) const;
 
   // Transitions.
   void Preempt(Sequence& sequence);
@@ -112,16 +134,21 @@ class Core {
   void Fail(Sequence& sequence, const std::string& message);
   void End(Sequence& sequence, Output output);
 
+  std::string RowError(const Sequence& sequence, const InFlightRow& row,
+                       const RowOutcome* outcome) const;
   void ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now);
   std::optional<FinishReason> StopReason(const Sequence& sequence, int32_t token) const;
 
   const CoreConfig config_;
   bool admitting_ = true;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;  // in order of arrival; the last one is the youngest
   RequestQueue queue_;
   FreePool slots_;
   FreePool pages_;
+  FreePool snapshots_;
+  const SnapshotPolicy snapshot_policy_;
+  std::optional<PrefixIndex> index_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // their leases need index_
 
   uint64_t next_id_ = 1;
   uint64_t next_seq_uid_ = 1;

@@ -20,6 +20,15 @@ uint32_t Core::ChunkSize(uint32_t remaining, uint32_t budget) const {
   return limit / kChunkMultiple * kChunkMultiple;
 }
 
+// How much of the chunk of so many tokens that comes next is computed now: workers export at the
+// end of a row, so it ends where a snapshot is due.
+uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) const {
+  if (!sequence.publishes) return chunk;
+  const std::vector<SnapshotMark> due = PrefillSnapshots(
+      snapshot_policy_, sequence.marks, sequence.absorbed, sequence.absorbed + chunk);
+  return due.empty() ? chunk : due.front().offset - sequence.absorbed;
+}
+
 std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   if (in_flight_step_ != 0) return std::nullopt;
   StepPlan plan;
@@ -54,7 +63,7 @@ void Core::DraftDecodeRows() {
     if (sequence.state != SequenceState::kDecode) continue;
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
     if (!GrowPages(sequence, sequence.absorbed + 1)) break;  // it was the youngest itself
-    AddDraft(sequence, 1, first_new_page);
+    AddDraft(sequence, 1, 1, first_new_page);
   }
 }
 
@@ -66,11 +75,12 @@ void Core::DraftPrefillRows() {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kPrefill) continue;
     const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - sequence.absorbed;
-    const uint32_t chunk = ChunkSize(remaining, budget_);
-    if (chunk == 0) continue;
+    const uint32_t whole = ChunkSize(remaining, budget_);
+    if (whole == 0) continue;
+    const uint32_t chunk = CutChunk(sequence, whole);
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
     if (!GrowPages(sequence, sequence.absorbed + chunk)) break;  // it was the youngest itself
-    AddDraft(sequence, chunk, first_new_page);
+    AddDraft(sequence, chunk, whole, first_new_page);
   }
 }
 
@@ -78,8 +88,8 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
   if (preempted_) return;  // pages are short: let the older ones use what was freed for them
   while (!queue_.empty() && slots_.free() > 0) {
     Sequence& sequence = *sequences_.at(queue_.Front().id);
-    const uint32_t chunk = ChunkSize(static_cast<uint32_t>(sequence.tokens.size()), budget_);
-    if (chunk == 0) return;
+    // Whatever part of it is cached.
+    if (ChunkSize(static_cast<uint32_t>(sequence.tokens.size()), budget_) == 0) return;
     // All of its tokens and the first sampled one, beside what running prompts will still take and
     // a page of growth for everybody: who is admitted is not thrown out again at once.
     uint64_t needed = PagesFor(sequence.tokens.size() + 1);
@@ -89,7 +99,11 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
       const uint32_t whole = PagesFor(other->tokens.size() + 1);
       needed += whole - std::min<uint32_t>(whole, static_cast<uint32_t>(other->pages.size()));
     }
-    if (needed > pages_.free()) return;
+    std::optional<Resume> resume;
+    if (!MakeRoomFor(needed, sequence, now, resume)) return;
+    const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - sequence.absorbed;
+    const uint32_t whole = ChunkSize(remaining, budget_);
+    const uint32_t chunk = CutChunk(sequence, whole);
 
     queue_.PopFront();
     sequence.state = SequenceState::kPrefill;
@@ -99,10 +113,11 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
         std::upper_bound(running_.begin(), running_.end(), &sequence,
                          [](const Sequence* a, const Sequence* b) { return a->id < b->id; }),
         &sequence);
-    const bool grown = GrowPages(sequence, chunk);
+    const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
+    const bool grown = GrowPages(sequence, sequence.absorbed + chunk);
     assert(grown);
     (void)grown;
-    AddDraft(sequence, chunk, 0);
+    AddDraft(sequence, chunk, whole, first_new_page);
 
     SequenceOpen open;
     open.seq_uid = sequence.seq_uid;
@@ -111,14 +126,17 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
     open.end_ids = sequence.request.end_ids;
     open.first_padding_id = sequence.request.first_padding_id;
     open.prompt_tokens = sequence.prompt_tokens;
+    open.resume = std::move(resume);
     opens.push_back(std::move(open));
 
     if (sequence.admitted_before) continue;
     sequence.admitted_before = true;
     sequence.times.admitted = now;
+    sequence.cached_tokens = sequence.absorbed;
     Output output;
     output.id = sequence.id;
     output.kind = Output::Kind::kAdmitted;
+    output.cached_tokens = sequence.cached_tokens;
     output.prompt_tokens = sequence.prompt_tokens;
     output.times = sequence.times;
     outputs_.push_back(std::move(output));
@@ -128,14 +146,15 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
 bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
   const uint32_t wanted = PagesFor(tokens);
   while (sequence.pages.size() < wanted) {
-    if (std::optional<uint32_t> page = pages_.Take()) {
+    if (std::optional<uint32_t> page = TakePage()) {
       sequence.pages.push_back(*page);
       continue;
     }
     Sequence& youngest = *running_.back();
     const bool itself = &youngest == &sequence;
-    // A sequence that runs alone always fits: the pool holds one full context.
-    assert(!itself || running_.size() > 1);
+    // A sequence that runs alone always fits, since the pool holds one full context; but not beside
+    // its duplicates, which it gives up with its place.
+    assert(!itself || running_.size() > 1 || !sequence.duplicate_pages.empty());
     Preempt(youngest);
     if (itself) return false;
   }
@@ -146,20 +165,24 @@ void Core::Preempt(Sequence& sequence) {
   auto row = std::find_if(draft_.begin(), draft_.end(),
                           [&](const DraftRow& draft) { return draft.sequence == &sequence; });
   if (row != draft_.end()) {
-    budget_ += row->n_tokens;
+    budget_ += row->budget;
     draft_.erase(row);
   }
   ReleasePlace(sequence);
   sequence.absorbed = 0;
+  sequence.preempted = true;
   queue_.PushPreempted({sequence.id, sequence.tokens.size()});
   ++counts_.preemptions;
   preempted_ = true;
 }
 
-void Core::AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page) {
-  assert(n_tokens > 0 && n_tokens <= budget_);
-  budget_ -= n_tokens;
-  draft_.push_back({&sequence, n_tokens, first_new_page});
+// A chunk that was cut takes the budget of the whole one all the same: the next step will ask for
+// as much, and who was admitted beside it must not go without then.
+void Core::AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t budget,
+                    uint32_t first_new_page) {
+  assert(n_tokens > 0 && n_tokens <= budget && budget <= budget_);
+  budget_ -= budget;
+  draft_.push_back({&sequence, n_tokens, budget, first_new_page});
 }
 
 PlanRow Core::MakeRow(const DraftRow& draft) {
@@ -192,9 +215,12 @@ PlanRow Core::MakeRow(const DraftRow& draft) {
     }
   }
   assert(static_cast<uint64_t>(sequence.pages.size()) * config_.page_tokens >= end);
+  const std::optional<FinishedSnapshot> exported = TakeExport(sequence, end);
+  if (exported.has_value()) row.exports.push_back({row.n_tokens, exported->snapshot});
   sequence.last_progress_step = in_flight_step_;
   in_flight_.push_back({sequence.id, row.seq_uid, row.n_tokens, row.sample, row.position,
-                        static_cast<uint32_t>(row.logprob_targets.size()), n_prompt_targets});
+                        static_cast<uint32_t>(row.logprob_targets.size()), n_prompt_targets,
+                        exported});
   return row;
 }
 

@@ -171,6 +171,16 @@ PrefixHit PrefixIndex::Acquire(const PrefixPath& path, TimeUs now) {
   return hit;
 }
 
+bool PrefixIndex::Enter(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens) {
+  const uint32_t parent = lease.node_ != kNone ? lease.node_ : FindRoot(lease.root_);
+  const uint32_t node = parent == kNone ? kNone : FindChild(parent, key, tokens);
+  if (node == kNone) return false;
+  ++ledger_.units_shared;
+  nodes_[node].last_use = next_use_++;
+  MoveLease(lease, node);
+  return true;
+}
+
 UnitOutcome PrefixIndex::PublishUnit(PrefixLease& lease, const UnitKey& key,
                                      std::span<const int32_t> tokens, uint32_t page,
                                      uint32_t committed_tokens) {

@@ -116,7 +116,8 @@ class PrefixLease {
 
   bool active() const { return index_ != nullptr; }
   bool holds_snapshot() const { return snapshot_node_ != kNone; }
-  // The sequence's first pages, up to this number, belong to the index, the others to the sequence.
+  // The sequence's first pages, up to this number, belong to the index (but for those of units that
+  // it has entered), the others to the sequence.
   uint32_t shared_units() const { return depth_units_; }
 
  private:
@@ -222,6 +223,11 @@ class PrefixIndex {
   // including a stop position; a unit that reaches beyond it is refused.
   UnitOutcome PublishUnit(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens,
                           uint32_t page, uint32_t committed_tokens);
+
+  // If the unit behind lease.shared_units() is in the index already, moves the lease behind it and
+  // says so: for a sequence that has absorbed it too and keeps reading its own page, which stays
+  // its own.
+  bool Enter(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens);
 
   // Publishes a snapshot on the lease's path, whose units up to `offset` were published before. The
   // state's own count decides whether it belongs there, not where it was planned.

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "services/coordinator/core/prefix_index.h"
+#include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/types.h"
 
 namespace quartet::coordinator {
@@ -35,8 +37,17 @@ struct Sequence {
   std::vector<uint32_t> pages;
   uint64_t last_progress_step = 0;
 
+  // Its hold on the prefix cache, while admitted: the first lease.shared_units() of the pages
+  // belong to the cache, except for the duplicates, whose units others had published before.
+  PrefixLease lease;
+  std::vector<uint32_t> duplicate_pages;
+  PromptMarks marks;           // of this admission
+  bool publishes = false;      // what it absorbs goes into the cache
+  uint32_t cached_tokens = 0;  // of the first admission
+
   uint32_t prompt_logprobs_sent = 0;
   bool admitted_before = false;
+  bool preempted = false;  // once; from then on it takes no page twice and publishes nothing
   bool prompt_counted = false;
   RequestTimes times;
 

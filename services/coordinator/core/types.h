@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "services/coordinator/core/unit_key.h"
+
 // The plain structs that go in and out of the coordinator's core. They mirror the wire messages
 // without depending on them, so that the core runs the same in production, in a simulator and in a
 // replay.
@@ -27,6 +29,10 @@ struct CoreConfig {
   uint32_t page_tokens = 256;
   uint32_t max_num_batched_tokens = 512;  // of all rows of a step
   uint32_t prefill_chunk = 0;             // limit of one chunk; 0 = the token budget alone
+  // Of live states, for the prefix cache; 0 = no cache. With it a page is a unit of the cache.
+  uint32_t snapshots = 0;
+  uint64_t page_bytes = 0;  // on one rank, as snapshot_bytes; their ratio decides what to evict
+  uint64_t snapshot_bytes = 0;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
@@ -60,6 +66,10 @@ struct Request {
   bool prompt_logprobs = false;
   bool logprobs = false;
   bool ignore_eos = false;
+  // Names of the prompt's full units and what they are chained to; without them the request neither
+  // uses nor fills the prefix cache.
+  UnitKey cache_root;
+  std::vector<UnitKey> unit_keys;
 };
 
 struct SubmitOutcome {
@@ -192,7 +202,7 @@ struct Output {
   int32_t stop_id = 0;
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
-  uint32_t cached_tokens = 0;  // until there is a prefix cache, 0
+  uint32_t cached_tokens = 0;  // of the prompt, when it was first admitted
   std::string message;         // kFailed
   RequestTimes times;          // as before this output; kTokens: after it
   TimeUs previous_token = 0;   // kTokens: when the token before came; 0 = this is the first
@@ -219,6 +229,14 @@ struct Ledger {
   uint64_t steps = 0;             // planned
   uint64_t prompt_tokens = 0;     // of requests whose prompt is absorbed, each counted once
   uint64_t generated_tokens = 0;  // sampled and given out
+  // Of the prefix cache.
+  uint32_t cached_pages = 0;     // of pages_used
+  uint32_t evictable_pages = 0;  // of those, what is given up when somebody needs it
+  uint32_t snapshots_used = 0;
+  uint32_t snapshots_size = 0;
+  uint64_t prefix_query_tokens = 0;  // of prompts that were looked for
+  uint64_t prefix_hit_tokens = 0;
+  uint64_t prefix_lost_tokens = 0;  // shared with a cached text, but behind its last snapshot
 };
 
 }  // namespace quartet::coordinator

@@ -32,7 +32,8 @@ uint32_t SnapshotsThatFit(const MemoryOffer& offer, const PoolPlan& plan,
   const uint64_t rest =
       offer.budget_bytes - FixedBytes(offer, limits) - offer.page_bytes * plan.pages;
   return static_cast<uint32_t>(
-      std::min<uint64_t>(plan.pages, kMinSnapshots + rest / offer.snapshot_bytes));
+      std::min<uint64_t>({plan.pages, uint64_t{kMaxSnapshotsPerSequence} * limits.max_num_seqs,
+                          kMinSnapshots + rest / offer.snapshot_bytes}));
 }
 
 std::string Figures(const MemoryOffer& offer, const PoolLimits& limits) {
@@ -79,6 +80,8 @@ absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,
   plan.slots = limits.max_num_seqs;
   plan.max_model_len = *max_model_len;
   plan.page_tokens = offers.front().page_tokens;
+  plan.page_bytes = offers.front().page_bytes;
+  plan.snapshot_bytes = offers.front().snapshot_bytes;
   const MemoryOffer* tightest = &offers.front();
   uint64_t pages = UINT64_MAX;
   for (const MemoryOffer& offer : offers) {

@@ -35,10 +35,14 @@ struct PoolPlan {
   uint32_t page_tokens = 0;
   uint32_t max_model_len = 0;
   uint32_t snapshots = 0;  // 0 = no prefix caching
+  uint64_t page_bytes = 0;
+  uint64_t snapshot_bytes = 0;
 };
 
 // With prefix caching there is always room for these.
 inline constexpr uint32_t kMinSnapshots = 4;
+// And never for more than so many for each sequence that can run at once.
+inline constexpr uint32_t kMaxSnapshotsPerSequence = 32;
 
 inline constexpr uint32_t kDefaultMaxModelLen = 131072;
 
@@ -48,8 +52,8 @@ absl::StatusOr<uint32_t> ResolveMaxModelLen(const PoolLimits& limits);
 
 // The pools that every rank can hold. Of each offer: weights, activations, max_num_seqs slots and
 // kMinSnapshots first, pages with the rest, never more than max_num_seqs full contexts; then more
-// snapshots, never more than pages. Of all that the minimum over ranks, because pools are equal
-// everywhere. `offers` has one entry per rank, all of the same
+// snapshots, never more than pages or kMaxSnapshotsPerSequence each. Of all that the minimum over
+// ranks, because pools are equal everywhere. `offers` has one entry per rank, all of the same
 // tensor-parallel size. If not even one full context fits: an error with the figures of the
 // tightest rank and the largest --max-model-len that would fit.
 absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,

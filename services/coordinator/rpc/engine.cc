@@ -18,6 +18,7 @@
 #include "services/coordinator/membership/membership.h"
 #include "services/coordinator/rpc/convert.h"
 #include "services/coordinator/rpc/engine_metrics.h"
+#include "services/coordinator/rpc/unit_keys.h"
 
 namespace quartet::coordinator {
 namespace {
@@ -88,7 +89,7 @@ class Engine::Impl {
         membership_(
             Membership::Config{options.tensor_parallel_size,
                                PoolLimits{options.max_num_seqs, options.max_num_batched_tokens,
-                                          options.max_model_len, 0}}),
+                                          options.max_model_len, 0, options.prefix_caching}}),
         collector_(options.tensor_parallel_size) {
     Publish();
   }
@@ -155,13 +156,35 @@ class Engine::Impl {
 
   // ---- clients ---------------------------------------------------------------------------------
 
+  // The names under which the prefix cache knows the request's prompt.
+  absl::Status NameUnits(const std::string& salt, Request& request) const {
+    if (core_->config().snapshots == 0) return absl::OkStatus();
+    // All ranks run the same build, since the agreement hash covers what they draw; the ranks' own
+    // settings (types of pages) last as long as the cache does.
+    const absl::StatusOr<UnitKey> root =
+        RootKey({.model_fingerprint = membership_.model()->checkpoint_digest,
+                 .numerics_fingerprint = membership_.model()->build,
+                 .salt = salt,
+                 .adapter_digest = ""});
+    if (!root.ok()) return root.status();
+    absl::StatusOr<std::vector<UnitKey>> keys = UnitKeys(*root, request.prompt_ids, {});
+    if (!keys.ok()) return keys.status();
+    request.cache_root = *root;
+    request.unit_keys = *std::move(keys);
+    return absl::OkStatus();
+  }
+
   void On(SubmitEvent& event) {
     if (!not_ready_reason_.empty()) {
       metrics_.OnRefused("not_ready");
       return event.stream->End(absl::UnavailableError(not_ready_reason_));
     }
     const std::string request_id = event.submit.request_id();
-    SubmitOutcome outcome = core_->OnSubmit(ToRequest(event.submit), NowUs());
+    Request request = ToRequest(event.submit);
+    if (absl::Status status = NameUnits(event.submit.cache_salt(), request); !status.ok()) {
+      return event.stream->End(status);
+    }
+    SubmitOutcome outcome = core_->OnSubmit(std::move(request), NowUs());
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
         streams_[event.stream->id()] = outcome.id;
@@ -370,6 +393,7 @@ class Engine::Impl {
     welcome->mutable_rendezvous()->set_segment_name(options_.segment_name);
     welcome->mutable_pools()->set_slots(pools.slots);
     welcome->mutable_pools()->set_pages(pools.pages);
+    welcome->mutable_pools()->set_snapshots(pools.snapshots);
     welcome->set_max_num_batched_tokens(options_.max_num_batched_tokens);
     welcome->set_max_model_len(pools.max_model_len);
     LogInfo(absl::StrCat(membership_.Name(worker), " is welcomed in epoch ", options_.epoch));
@@ -386,6 +410,9 @@ class Engine::Impl {
     config.slots = pools.slots;
     config.pages = pools.pages;
     config.page_tokens = pools.page_tokens;
+    config.snapshots = pools.snapshots;
+    config.page_bytes = pools.page_bytes;
+    config.snapshot_bytes = pools.snapshot_bytes;
     config.max_num_batched_tokens = options_.max_num_batched_tokens;
     config.prefill_chunk = options_.prefill_chunk;
     config.max_queued_requests = options_.max_queued_requests;
@@ -398,8 +425,8 @@ class Engine::Impl {
     Publish();
     LogInfo(absl::StrCat("ready: model ", model.model_name, ", context ", pools.max_model_len,
                          " tokens, ", pools.slots, " slots, ", pools.pages, " pages of ",
-                         pools.page_tokens, " tokens, ", options_.tensor_parallel_size,
-                         " ranks, epoch ", options_.epoch));
+                         pools.page_tokens, " tokens, ", pools.snapshots, " snapshots, ",
+                         options_.tensor_parallel_size, " ranks, epoch ", options_.epoch));
     status_->Ready();
   }
 

@@ -19,6 +19,7 @@ struct EngineOptions {
   uint32_t max_num_seqs = 4;
   uint32_t max_num_batched_tokens = 512;
   uint32_t prefill_chunk = 0;
+  bool prefix_caching = true;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;

@@ -43,7 +43,23 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
     metrics_->GetGauge("quartet_pool_size", "Places of a pool", {{"pool", name}}).Set(size);
   };
   pool("slots", ledger.slots_used, ledger.slots_size);
-  pool("pages", ledger.pages_used, ledger.pages_size);
+  // What only the cache holds is free for whoever needs it.
+  const uint32_t pages_in_use = ledger.pages_used - ledger.evictable_pages;
+  pool("pages", pages_in_use, ledger.pages_size);
+  pool("snapshots", ledger.snapshots_used, ledger.snapshots_size);
+  metrics_->GetGauge("quartet_cache_pages", "Pages that hold cached prefixes")
+      .Set(ledger.cached_pages);
+  RaiseTo(
+      metrics_->GetCounter("vllm:prefix_cache_queries_total",
+                           "Prompt tokens that were looked for in the prefix cache", model_labels_),
+      &seen_.prefix_query_tokens, ledger.prefix_query_tokens);
+  RaiseTo(metrics_->GetCounter("vllm:prefix_cache_hits_total",
+                               "Prompt tokens that were found there", model_labels_),
+          &seen_.prefix_hit_tokens, ledger.prefix_hit_tokens);
+  RaiseTo(metrics_->GetCounter("quartet_prefix_lost_to_granularity_tokens_total",
+                               "Prompt tokens shared with a cached text, but behind its last "
+                               "snapshot"),
+          &seen_.prefix_lost_tokens, ledger.prefix_lost_tokens);
   RaiseTo(metrics_->GetCounter("quartet_steps_total", "Steps sent to the workers"), &seen_.steps,
           ledger.steps);
   metrics_
@@ -62,7 +78,7 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
       .Set(ledger.waiting);
   metrics_
       ->GetGauge("vllm:kv_cache_usage_perc", "Share of pages that are taken, 0 to 1", model_labels_)
-      .Set(ledger.pages_size == 0 ? 0 : static_cast<double>(ledger.pages_used) / ledger.pages_size);
+      .Set(ledger.pages_size == 0 ? 0 : static_cast<double>(pages_in_use) / ledger.pages_size);
 }
 
 Histogram& EngineMetrics::RequestHistogram(const std::string& name, const std::string& help) {

@@ -34,7 +34,7 @@ class CoreHarness {
                  ? *rule
                  : quartet::testing::HashChainRule(static_cast<int32_t>(config.vocab_size))),
         workers({config.epoch, config.slots, config.pages, config.page_tokens,
-                 config.max_num_batched_tokens, config.max_model_len},
+                 config.max_num_batched_tokens, config.max_model_len, config.snapshots},
                 this->rule) {}
 
   static CoreConfig Config() {

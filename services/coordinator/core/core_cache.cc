@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cassert>
+#include <span>
+
+#include "services/coordinator/core/core.h"
+
+// What the core does with the prefix cache.
+
+namespace quartet::coordinator {
+
+bool Core::UsesCache(const Sequence& sequence) const {
+  // Log-probabilities of a prompt need all of it to be computed.
+  return index_.has_value() && !sequence.request.unit_keys.empty() &&
+         !sequence.request.prompt_logprobs;
+}
+
+PrefixPath Core::PathOf(const Sequence& sequence) const {
+  return {.root = sequence.request.cache_root,
+          .keys = sequence.request.unit_keys,
+          .tokens = sequence.tokens};
+}
+
+// Whether a queued sequence can be admitted that, with its neighbours, may want as many pages as if
+// nothing of it were cached. If so it has taken what is cached, and those pages are free.
+bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
+                       std::optional<Resume>& resume) {
+  if (!index_.has_value()) return pages <= pages_.free();
+  const PrefixLedger cache = index_->GetLedger();
+  const uint64_t to_be_had = uint64_t{pages_.free()} + cache.pages - cache.pages_referenced;
+  const size_t hit = UsesCache(sequence) ? index_->Match(PathOf(sequence)).pages.size() : 0;
+  // Pages of the hit need not be taken, but perhaps nobody else holds them, so they are not to be
+  // had either. The sum does not depend on which of the two it is.
+  if (pages > to_be_had) return false;
+  resume = BeginBehindPrefix(sequence, now);
+  const uint64_t wanted = pages - std::min<uint64_t>(pages, hit);
+  if (wanted > pages_.free()) {
+    index_->EvictPages(static_cast<uint32_t>(wanted - pages_.free()));
+  }
+  assert(wanted <= pages_.free());
+  return true;
+}
+
+// Takes the longest cached prefix: its pages become the sequence's first ones.
+std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
+  assert(sequence.pages.empty() && sequence.absorbed == 0);
+  sequence.publishes = false;
+  if (!UsesCache(sequence)) return std::nullopt;
+  sequence.publishes = !sequence.preempted;
+  PrefixHit hit = index_->Acquire(PathOf(sequence), now);
+  sequence.lease = std::move(hit.lease);
+  sequence.marks = {.prompt_tokens = static_cast<uint32_t>(sequence.tokens.size()),
+                    .cached_tokens = hit.match.cached_tokens,
+                    .branch_point = hit.match.branch_point};
+  if (hit.match.cached_tokens == 0) return std::nullopt;
+  sequence.pages = hit.match.pages;
+  sequence.absorbed = hit.match.cached_tokens;
+  return Resume{.snapshot = hit.match.snapshot,
+                .n_tokens = hit.match.cached_tokens,
+                .pages = std::move(hit.match.pages)};
+}
+
+std::optional<uint32_t> Core::TakePage() {
+  std::optional<uint32_t> page = pages_.Take();
+  if (!page.has_value() && index_.has_value() && index_->EvictPages(1) > 0) page = pages_.Take();
+  return page;
+}
+
+// The snapshot that a chunk which ends here has to leave, if one is due and there is a place.
+std::optional<FinishedSnapshot> Core::TakeExport(const Sequence& sequence, uint32_t end) {
+  if (!sequence.publishes || sequence.state != SequenceState::kPrefill) return std::nullopt;
+  const std::vector<SnapshotMark> due =
+      PrefillSnapshots(snapshot_policy_, sequence.marks, sequence.absorbed, end);
+  if (due.empty()) return std::nullopt;
+  assert(due.size() == 1 && due.front().offset == end);
+  std::optional<uint32_t> place = snapshots_.Take();
+  if (!place.has_value() && index_->EvictSnapshots(1) > 0) place = snapshots_.Take();
+  if (!place.has_value()) return std::nullopt;
+  return FinishedSnapshot{
+      .snapshot = *place, .offset = end, .absorbed_tokens = 0, .kind = due.front().kind};
+}
+
+// A step of this sequence has completed on all ranks. Only the prompt is published: of an answer
+// the gateway may still take tokens back, when a stop string turns up.
+void Core::Publish(Sequence& sequence, const std::optional<FinishedSnapshot>& exported,
+                   TimeUs now) {
+  if (!sequence.lease.active()) {
+    assert(!exported.has_value());
+    return;
+  }
+  sequence.lease.ReleaseSnapshot();  // it has been copied
+  const uint32_t unit = config_.page_tokens;
+  const uint32_t final_tokens = std::min(sequence.absorbed, sequence.prompt_tokens);
+  while (sequence.publishes) {
+    const uint32_t at = sequence.lease.shared_units();
+    if (at >= sequence.request.unit_keys.size() || (at + 1) * unit > final_tokens) break;
+    const UnitKey& key = sequence.request.unit_keys[at];
+    const auto tokens = std::span<const int32_t>(sequence.tokens).subspan(size_t{at} * unit, unit);
+    // Where another sequence was faster, this one goes on with its own page: a page table does not
+    // change. What comes behind it is worth publishing all the same.
+    if (index_->Enter(sequence.lease, key, tokens)) {
+      sequence.duplicate_pages.push_back(sequence.pages[at]);
+      continue;
+    }
+    sequence.publishes =
+        index_->PublishUnit(sequence.lease, key, tokens, sequence.pages[at], final_tokens).kind ==
+        UnitOutcome::Kind::kPublished;
+  }
+  if (!exported.has_value()) return;
+  FinishedSnapshot finished = *exported;
+  finished.absorbed_tokens = sequence.absorbed;
+  index_->PublishSnapshot(sequence.lease, finished, now);
+}
+
+void Core::ReturnExport(const InFlightRow& row) {
+  if (row.exported.has_value()) snapshots_.Return(row.exported->snapshot);
+}
+
+std::string Core::CheckCache(uint32_t private_pages) const {
+  const PrefixLedger cache = index_.has_value() ? index_->GetLedger() : PrefixLedger();
+  if (private_pages + cache.pages != pages_.used()) {
+    return std::to_string(pages_.used()) + " pages are taken, sequences have " +
+           std::to_string(private_pages) + " and the cache " + std::to_string(cache.pages);
+  }
+  uint32_t exports = 0;
+  for (const InFlightRow& row : in_flight_) exports += row.exported.has_value();
+  if (exports + cache.snapshots != snapshots_.used()) {
+    return std::to_string(snapshots_.used()) + " snapshots are taken, the step in flight has " +
+           std::to_string(exports) + " and the cache " + std::to_string(cache.snapshots);
+  }
+  return index_.has_value() ? index_->CheckInvariants() : "";
+}
+
+}  // namespace quartet::coordinator

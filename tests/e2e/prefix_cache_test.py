@@ -1,0 +1,56 @@
+"""The prefix cache over HTTP: what was computed once is not computed again, and changes no token."""
+
+import re
+import urllib.request
+
+import openai
+import pytest
+
+from conftest import golden_cases, serve
+
+MODEL = "quartet-demo-exl3"
+UNIT = 256
+
+
+def needle():
+    return max(golden_cases("prompts.json"), key=lambda case: len(case["input_ids"]))
+
+
+def ask(cluster, prompt, tokens, **extra):
+    with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300) as client:
+        answer = client.completions.create(
+            model=MODEL, prompt=prompt, max_tokens=tokens, extra_body={"return_token_ids": True, **extra})
+    return answer.choices[0].token_ids, answer.usage.prompt_tokens_details.cached_tokens
+
+
+def counters(cluster):
+    text = urllib.request.urlopen(cluster.http + "/metrics").read().decode()
+    return {name: float(value) for name, value in
+            re.findall(r"^vllm:prefix_cache_(queries|hits)_total\{[^}]*\} (\S+)$", text, re.M)}
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_long_prompt_is_computed_once(ranks):
+    case = needle()
+    length = len(case["input_ids"])
+    assert length > 2304
+    with serve(MODEL, ranks) as cluster:
+        first, none_cached = ask(cluster, case["prompt"], len(case["output_ids"]) + 20)
+        second, cached = ask(cluster, case["prompt"], len(case["output_ids"]) + 20)
+        seen = counters(cluster)
+    assert none_cached == 0
+    assert cached == (length - 1) // UNIT * UNIT
+    assert first == second == case["output_ids"]
+    assert seen == {"queries": 2 * length, "hits": cached}
+
+
+def test_a_conversation_that_goes_on_begins_where_it_was():
+    case = needle()
+    with serve(MODEL, 1) as cluster, serve(MODEL, 1, "--no-prefix-caching") as plain:
+        ask(cluster, case["prompt"], 1)
+        longer = case["prompt"] + case["text"] + " And then? " * 60
+        text, cached = ask(cluster, longer, 40)
+        expected, none_cached = ask(plain, longer, 40)
+    assert text == expected
+    assert cached == (len(case["input_ids"]) - 1) // UNIT * UNIT
+    assert none_cached == 0

@@ -1,0 +1,299 @@
+#include <algorithm>
+#include <random>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+// The core with its prefix cache, and the hash-chain model: a page or a state that belongs to
+// another text changes what is said. Cases are those of the serving cases (O1, O4, ...).
+
+namespace quartet::coordinator {
+namespace {
+
+constexpr uint32_t kUnit = 256;
+
+CoreConfig CacheConfig() {
+  CoreConfig config = CoreHarness::Config();
+  config.max_model_len = 16384;
+  config.pages = 256;
+  config.max_num_batched_tokens = 4096;
+  config.max_queued_requests = 32;
+  config.snapshots = 64;
+  config.page_bytes = 1;
+  config.snapshot_bytes = 20;
+  return config;
+}
+
+// Names the units of a prompt by a chain of hashes, as the coordinator's own keys do.
+void NameUnits(Request& request) {
+  uint64_t state = 7;
+  for (size_t i = 0; i + kUnit <= request.prompt_ids.size(); i += kUnit) {
+    for (size_t at = i; at < i + kUnit; ++at) {
+      state = quartet::testing::HashChainAbsorb(state, request.prompt_ids[at]);
+    }
+    request.unit_keys.push_back({.high = state, .low = i});
+  }
+}
+
+Request Ask(std::vector<int32_t> prompt, uint32_t max_tokens, uint64_t seed = 1) {
+  Request request;
+  request.prompt_ids = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.sampling.seed = seed;
+  NameUnits(request);
+  return request;
+}
+
+// `shared` tokens that all salts have in common, then `own` ones.
+std::vector<int32_t> Prompt(size_t shared, size_t own, int32_t salt) {
+  std::vector<int32_t> prompt = CoreHarness::Prompt(shared);
+  const std::vector<int32_t> tail = CoreHarness::Prompt(own, salt + 1);
+  prompt.insert(prompt.end(), tail.begin(), tail.end());
+  return prompt;
+}
+
+class CoreCacheTest : public ::testing::Test {
+ protected:
+  // Runs a request to its end, alone, and checks its text. Returns its cached tokens.
+  uint32_t Run(const Request& request) {
+    const std::vector<int32_t> alone = harness.Alone(request, request.max_tokens);
+    const uint64_t id = harness.MustSubmit(request);
+    harness.RunAll();
+    return Check(id, alone);
+  }
+  uint32_t Check(uint64_t id, const std::vector<int32_t>& alone) {
+    const CoreHarness::Told& told = harness.told[id];
+    EXPECT_EQ(told.tokens, alone);
+    EXPECT_EQ(told.terminals.size(), 1u);
+    return told.terminals.empty() ? 0 : told.terminals.front().cached_tokens;
+  }
+  // Nobody runs: whatever is taken belongs to the cache.
+  void ExpectOnlyTheCacheHoldsPages() {
+    const Ledger ledger = harness.core.GetLedger();
+    EXPECT_EQ(ledger.running, 0u);
+    EXPECT_EQ(ledger.pages_used, ledger.cached_pages);
+  }
+
+  CoreHarness harness{CacheConfig()};
+};
+
+TEST_F(CoreCacheTest, TheSamePromptAgainIsComputedFromItsLastUnitOn) {
+  const Request request = Ask(Prompt(0, 3000, 1), 20);
+  EXPECT_EQ(Run(request), 0u);
+  EXPECT_EQ(Run(request), 2816u);  // 11 units
+  const Ledger ledger = harness.core.GetLedger();
+  EXPECT_EQ(ledger.prefix_query_tokens, 6000u);
+  EXPECT_EQ(ledger.prefix_hit_tokens, 2816u);
+  ExpectOnlyTheCacheHoldsPages();
+}
+
+TEST_F(CoreCacheTest, OneTokenIsAlwaysComputed) {
+  for (const size_t length : {255, 256, 257, 2303, 2304, 2305, 4608, 4609}) {
+    const Request request = Ask(Prompt(0, length, static_cast<int32_t>(length)), 5);
+    EXPECT_EQ(Run(request), 0u);
+    EXPECT_EQ(Run(request), (length - 1) / kUnit * kUnit) << length;
+  }
+}
+
+TEST_F(CoreCacheTest, ALongerPromptBeginsWhereAShorterOneEnded) {
+  std::vector<int32_t> text = Prompt(0, 700, 3);
+  uint32_t before = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    EXPECT_EQ(Run(Ask(text, 8)), before / kUnit * kUnit) << turn;
+    before = static_cast<uint32_t>(text.size()) - 1;
+    const std::vector<int32_t> more = CoreHarness::Prompt(350, 50 + turn);
+    text.insert(text.end(), more.begin(), more.end());
+  }
+}
+
+TEST_F(CoreCacheTest, O4_ASharedPrefixIsHitFromTheSecondRequestOn) {
+  std::vector<uint32_t> cached;
+  for (int32_t i = 0; i < 10; ++i) cached.push_back(Run(Ask(Prompt(6000, 1500, i), 4)));
+  EXPECT_EQ(cached[0], 0u);
+  EXPECT_EQ(cached[1], 4608u);  // a block
+  // The second one left a snapshot where the texts part.
+  for (size_t i = 2; i < cached.size(); ++i) EXPECT_EQ(cached[i], 5888u) << i;
+  EXPECT_EQ(harness.core.GetLedger().prefix_lost_tokens, 5888u - 4608u + 9 * (6000u - 5888u));
+}
+
+TEST_F(CoreCacheTest, O4_TwoAtOnceFillTheCacheForTheThird) {
+  const Request a = Ask(Prompt(6000, 1500, 1), 4), b = Ask(Prompt(6000, 1500, 2), 4);
+  const uint64_t first = harness.MustSubmit(a);
+  const uint64_t second = harness.MustSubmit(b);
+  harness.RunAll();
+  Check(first, harness.Alone(a, 4));
+  Check(second, harness.Alone(b, 4));
+  ExpectOnlyTheCacheHoldsPages();
+  EXPECT_GE(Run(Ask(Prompt(6000, 1500, 3), 4)), 4608u);
+}
+
+TEST_F(CoreCacheTest, O1_ASnapshotIsPublishedOnlyForWhatItHasAbsorbed) {
+  // Every length of a first chunk that the token budget can leave to the second prompt.
+  for (uint32_t first_chunk = 64; first_chunk < 2304; first_chunk += 64) {
+    SCOPED_TRACE(first_chunk);
+    CoreConfig config = CacheConfig();
+    config.max_num_batched_tokens = 4096;
+    CoreHarness fresh(config);
+    const Request a = Ask(Prompt(0, 4096 - first_chunk, 1), 2);
+    const Request b = Ask(Prompt(0, 2600, 2), 2);
+    fresh.MustSubmit(a);
+    fresh.MustSubmit(b);
+    fresh.RunAll();
+    std::vector<int32_t> text(b.prompt_ids.begin(), b.prompt_ids.begin() + 2304);
+    const std::vector<int32_t> question = CoreHarness::Prompt(60, 9);
+    text.insert(text.end(), question.begin(), question.end());
+    const Request c = Ask(text, 6);
+    const uint64_t id = fresh.MustSubmit(c);
+    fresh.RunAll();
+    EXPECT_EQ(fresh.told[id].tokens, fresh.Alone(c, 6));
+    EXPECT_EQ(fresh.told[id].terminals.front().cached_tokens, 2304u);
+  }
+}
+
+TEST_F(CoreCacheTest, O5_WhatWasSaidIsNotCached) {
+  const Request request = Ask(Prompt(0, 500, 1), 600);
+  Run(request);
+  // The next turn holds the whole answer; only the prompt's unit is there.
+  std::vector<int32_t> text = request.prompt_ids;
+  const std::vector<int32_t> answer = harness.Alone(request, 600);
+  text.insert(text.end(), answer.begin(), answer.end());
+  EXPECT_EQ(Run(Ask(text, 4)), 256u);
+}
+
+TEST_F(CoreCacheTest, O9_ACancelledPrefillLeavesItsUnitsAndNothingElse) {
+  const Request request = Ask(Prompt(0, 12000, 1), 4);
+  const uint64_t id = harness.MustSubmit(request);
+  harness.Step();  // to the first block
+  harness.Plan();  // the second one is in flight, with its snapshot
+  harness.Cancel(id);
+  harness.Answer();
+  harness.RunAll();
+  ExpectOnlyTheCacheHoldsPages();
+  EXPECT_EQ(harness.core.GetLedger().cached_pages, 9u);
+  EXPECT_EQ(harness.core.GetLedger().snapshots_used, 1u);
+  EXPECT_EQ(Run(request), 2304u);
+}
+
+TEST_F(CoreCacheTest, WithoutKeysOrWithPromptLogProbabilitiesTheCacheIsLeftAlone) {
+  Request request = Ask(Prompt(0, 1000, 1), 4);
+  Request plain = request;
+  plain.unit_keys.clear();
+  EXPECT_EQ(Run(plain), 0u);
+  EXPECT_EQ(harness.core.GetLedger().cached_pages, 0u);
+  Run(request);
+  Request scored = request;
+  scored.prompt_logprobs = true;
+  EXPECT_EQ(Run(scored), 0u);
+  EXPECT_EQ(Run(request), 768u);
+}
+
+TEST_F(CoreCacheTest, OtherDomainsNeverMeet) {
+  Request request = Ask(Prompt(0, 1000, 1), 4);
+  Run(request);
+  Request other = request;
+  other.cache_root = {.high = 1, .low = 1};
+  for (UnitKey& key : other.unit_keys) key.high ^= 1;
+  EXPECT_EQ(Run(other), 0u);
+}
+
+TEST_F(CoreCacheTest, TheCacheGivesWayToWhoRuns) {
+  CoreConfig config = CacheConfig();
+  config.max_model_len = 4096;
+  config.pages = 20;
+  config.snapshots = 3;
+  CoreHarness small(config);
+  for (int round = 0; round < 3; ++round) {
+    for (int32_t salt = 0; salt < 8; ++salt) {
+      const Request request = Ask(Prompt(512, 1500 + 100 * salt, salt), 300);
+      const uint64_t id = small.MustSubmit(request);
+      small.RunAll();
+      EXPECT_EQ(small.told[id].tokens, small.Alone(request, 300));
+    }
+  }
+  EXPECT_GT(small.core.GetLedger().prefix_hit_tokens, 0u);
+  EXPECT_EQ(small.core.GetLedger().pages_used, small.core.GetLedger().cached_pages);
+}
+
+TEST_F(CoreCacheTest, ALostEngineHoldsNoSnapshotInFlight) {
+  harness.MustSubmit(Ask(Prompt(0, 3000, 1), 4));
+  harness.Plan();
+  EXPECT_EQ(harness.core.GetLedger().snapshots_used, 1u);
+  harness.core.FailAll("lost");
+  harness.Drain();
+  EXPECT_EQ(harness.core.GetLedger().snapshots_used, 0u);
+}
+
+TEST(CoreCacheConfig, NeedsSizesAndUnitsThatArePages) {
+  CoreConfig config = CacheConfig();
+  EXPECT_EQ(ConfigError(config), "");
+  config.page_tokens = 128;
+  EXPECT_NE(ConfigError(config).find("page_tokens is 128"), std::string::npos);
+  config = CacheConfig();
+  config.snapshot_bytes = 0;
+  EXPECT_NE(ConfigError(config).find("snapshot_bytes is 0"), std::string::npos);
+}
+
+// Conversations that share beginnings, on pools that are too small, with cancels and truncations:
+// nobody ever says anything else than alone.
+void RunSeed(uint64_t seed, Ledger* sum) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto pick = [&](uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random);
+  };
+  CoreConfig config = CacheConfig();
+  config.slots = pick(1, 5);
+  config.max_model_len = pick(2600, 6000);
+  const uint32_t context_pages = (config.max_model_len + kUnit - 1) / kUnit;
+  config.pages = pick(context_pages, 3 * context_pages);
+  config.snapshots = pick(1, 12);
+  config.max_num_batched_tokens = pick(64 + config.slots, 3000);
+  CoreHarness harness(config);
+  std::vector<std::pair<uint64_t, Request>> asked;
+  for (int event = 0; event < 400 && !::testing::Test::HasFailure(); ++event) {
+    const uint32_t kind = pick(0, 99);
+    if (kind < 15) {
+      const uint32_t shared = pick(0, 3) * 700;
+      const uint32_t own = pick(1, config.max_model_len - 2200);
+      Request request =
+          Ask(Prompt(shared, own, static_cast<int32_t>(pick(0, 3))), pick(1, 60), pick(1, 3));
+      if (request.prompt_ids.size() + request.max_tokens > config.max_model_len) continue;
+      const SubmitOutcome outcome = harness.Submit(request);
+      if (outcome.kind == SubmitOutcome::Kind::kAccepted) {
+        asked.emplace_back(outcome.id, std::move(request));
+      }
+    } else if (kind < 18 && !asked.empty()) {
+      harness.Cancel(asked[pick(0, static_cast<uint32_t>(asked.size()) - 1)].first);
+    } else if (kind < 20 && !asked.empty()) {
+      harness.Truncate(asked[pick(0, static_cast<uint32_t>(asked.size()) - 1)].first, pick(0, 20));
+    } else if (harness.pending.has_value()) {
+      harness.Answer();
+    } else {
+      harness.Plan();
+    }
+  }
+  if (harness.pending.has_value()) harness.Answer();
+  harness.RunAll();
+  for (const auto& [id, request] : asked) {
+    const CoreHarness::Told& told = harness.told[id];
+    ASSERT_EQ(told.terminals.size(), 1u);
+    ASSERT_EQ(told.tokens, harness.Alone(request, told.tokens.size()));
+  }
+  const Ledger ledger = harness.core.GetLedger();
+  EXPECT_EQ(ledger.pages_used, ledger.cached_pages);
+  sum->prefix_hit_tokens += ledger.prefix_hit_tokens;
+  sum->preemptions += ledger.preemptions;
+  sum->cancelled += ledger.cancelled;
+}
+
+TEST(CoreCacheRandom, NobodyEverSaysAnythingElseThanAlone) {
+  Ledger sum;
+  for (uint64_t seed = 1; seed <= 300 && !::testing::Test::HasFailure(); ++seed) {
+    RunSeed(seed, &sum);
+  }
+  EXPECT_GT(sum.prefix_hit_tokens, 0u);
+  EXPECT_GT(sum.preemptions, 0u);
+  EXPECT_GT(sum.cancelled, 0u);
+}
+
+}  // namespace
+}  // namespace quartet::coordinator
