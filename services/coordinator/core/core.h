@@ -83,6 +83,8 @@ class Core {
   // Walks everything and says what does not add up; empty if all is well. Cheap enough for every
   // step of a test or a debug build: linear in pages and sequences.
   std::string CheckInvariants() const;
+  // The same for the index of the prefix cache, for tests: linear in all that is cached.
+  std::string CheckIndex() const;
 
  private:
   struct InFlightRow {

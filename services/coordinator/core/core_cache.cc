@@ -127,6 +127,10 @@ std::string Core::CheckCache(uint32_t private_pages) const {
     return std::to_string(snapshots_.used()) + " snapshots are taken, the step in flight has " +
            std::to_string(exports) + " and the cache " + std::to_string(cache.snapshots);
   }
+  return "";
+}
+
+std::string Core::CheckIndex() const {
   return index_.has_value() ? index_->CheckInvariants() : "";
 }
 

@@ -144,6 +144,7 @@ class CoreHarness {
       }
     }
     EXPECT_EQ(core.CheckInvariants(), "");
+    EXPECT_EQ(core.CheckIndex(), "");
   }
 
   // What this request says when it is alone.
