@@ -20,19 +20,17 @@ PrefixPath Core::PathOf(const Sequence& sequence) const {
           .tokens = sequence.tokens};
 }
 
-// Whether a queued sequence can be admitted that, with its neighbours, may want as many pages as if
-// nothing of it were cached. If so it has taken what is cached, and those pages are free.
+// Whether there is room to admit a queued sequence for which, with its neighbours, this many pages
+// must be free if nothing of it is cached. If so it has taken what is cached, and the rest is free:
+// the cache has given up what was lacking. Pages of the hit that only the cache held count among
+// those that it could have given up, so they are enough for themselves.
 bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
                        std::optional<Resume>& resume) {
   if (!index_.has_value()) return pages <= pages_.free();
   const PrefixLedger cache = index_->GetLedger();
-  const uint64_t to_be_had = uint64_t{pages_.free()} + cache.pages - cache.pages_referenced;
-  const size_t hit = UsesCache(sequence) ? index_->Match(PathOf(sequence)).pages.size() : 0;
-  // Pages of the hit need not be taken, but perhaps nobody else holds them, so they are not to be
-  // had either. The sum does not depend on which of the two it is.
-  if (pages > to_be_had) return false;
+  if (pages > uint64_t{pages_.free()} + cache.pages - cache.pages_referenced) return false;
   resume = BeginBehindPrefix(sequence, now);
-  const uint64_t wanted = pages - std::min<uint64_t>(pages, hit);
+  const uint64_t wanted = pages - sequence.pages.size();
   if (wanted > pages_.free()) {
     index_->EvictPages(static_cast<uint32_t>(wanted - pages_.free()));
   }
