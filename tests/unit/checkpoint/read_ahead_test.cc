@@ -278,9 +278,11 @@ TEST(ReadAheadTest, TheFirstErrorReachesTheConsumer) {
   FakeSource::Log log;
   Allow(log, 5 * kPart);
   log.fails_at = kPart + 4 * 4096;
-  ReadAhead reader(Parts(5), SmallRequests(kPart), std::make_unique<FakeSource>(log));
   absl::Status status;
-  for (size_t done = 0; done <= 5 && status.ok(); ++done) status = reader.Finished(done);
+  {
+    ReadAhead reader(Parts(5), SmallRequests(kPart), std::make_unique<FakeSource>(log));
+    for (size_t done = 0; done <= 5 && status.ok(); ++done) status = reader.Finished(done);
+  }
   EXPECT_EQ(status, absl::DataLossError("f: is bad"));
   EXPECT_LT(log.bytes, 5 * kPart) << "nothing is read after it";
 }
