@@ -260,8 +260,8 @@ class Bench {
     return {.row_begin = 0, .rows = rows, .slot = 0, .position = position, .pages = pages_};
   }
 
-  // Steps of `window` rows that follow `context` tokens. Their caches hold whatever the pools hold:
-  // speed does not depend on the values.
+  // Steps of `window` rows that follow `context` tokens. Their caches hold whatever the pools hold,
+  // zeros at first, so that all scores of the indexer are equal.
   void Decode(int window, int context, const bench::Ceilings& ceilings) {
     std::vector<int32_t> ids(window);
     const auto steps = [&](int count) {
