@@ -63,6 +63,30 @@ class KdaBench {
     Print("step", rows, us, 2.0 * width_ * kDim + 6.0 * rows * width_);
   }
 
+  // A verify window of `rows` rows that commits `commit` of the window before.
+  void Window(int rows, int commit) {
+    const auto op = CheckOk(backend_->PrepareKdaRecurrence(heads_, kDim));
+    constexpr int kRing = 8;
+    const cuda::Buffer ring = Allocate(kRing * (3 * width_ + heads_));
+    device_.Fill(ring.data(), 0, ring.bytes());
+    segments_ = {{.rows = rows, .slot = 0, .position = 100, .window = true, .commit = commit}};
+    CheckOk(backend_->BeginStep({}, segments_));
+    const double us = MicrosecondsInGraph(device_, kSlots, [&](int i) {
+      ops::KdaState state = State(i);
+      float* at = ring.as<float>();
+      state.window = {.conv = nullptr,
+                      .k = at,
+                      .v = at + kRing * width_,
+                      .g = at + 2 * kRing * width_,
+                      .beta = at + 3 * kRing * width_,
+                      .slot_stride = 0,
+                      .rows = kRing};
+      op->Step(Inputs(), segments_, state, o_.as<float>(), {});
+    });
+    Print("window behind " + std::to_string(commit) + " accepted", rows, us,
+          (commit > 0 ? 2.0 : 1.0) * width_ * kDim + (9.0 * rows + 3.0 * commit) * width_);
+  }
+
   void Chunked(const std::vector<int>& lengths) {
     const auto op = CheckOk(backend_->PrepareKdaRecurrence(heads_, kDim));
     const int rows = Begin(lengths);
@@ -255,6 +279,7 @@ int main() {
   for (const int heads : {64, 16}) {
     KdaBench bench(*device, ceilings, heads);
     for (const int rows : {1, 2, 4, 8, 64}) bench.Step(rows);
+    for (const int commit : {0, 2, 4}) bench.Window(4, commit);
     bench.Pass(256 / heads);
     bench.Pass(512 / heads);
     bench.Chunked({17});

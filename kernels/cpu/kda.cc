@@ -94,16 +94,27 @@ class KdaProjectOp : public ops::KdaProject {
     f_b_.Run(buffers.u + from_x_.offset(3), ld, count, out.g, width, buffers.scratch, pool);
     g_b_.Run(buffers.u + from_x_.offset(4), ld, count, out.gate, width, buffers.scratch, pool);
     for (const ops::Segment& segment : segments) {
-      float* history = state.conv + segment.slot * state.conv_slot_stride;
-      if (segment.position == 0) std::fill_n(history, (conv_ - 1) * 3 * width, 0.0f);
+      float* history = CommitSegment(segment, state);
       const size_t begin = static_cast<size_t>(segment.row_begin);
       const size_t segment_rows = static_cast<size_t>(segment.rows);
       pool->For(segment_rows, 1, segment_rows * 3 * width >= kParallelFloats,
                 [&](size_t from, size_t to, int) {
                   for (size_t t = from; t < to; ++t) Row(buffers.u, begin, t, history, out);
                 });
-      Advance(buffers.u + begin * ld, segment_rows, history);
+      const auto row = [&](size_t t) { return buffers.u + (begin + t) * ld; };
+      if (segment.window) {
+        for (size_t t = 0; t < segment_rows; ++t) {
+          std::memcpy(WindowRow(segment, segment.position + static_cast<int>(t), state), row(t),
+                      3 * width * sizeof(float));
+        }
+      } else {
+        Advance(segment_rows, history, row);
+      }
     }
+  }
+
+  void Commit(std::span<const ops::Segment> segments, ops::KdaState state) const override {
+    for (const ops::Segment& segment : segments) CommitSegment(segment, state);
   }
 
  private:
@@ -162,16 +173,34 @@ class KdaProjectOp : public ops::KdaProject {
     for (size_t i = 0; i < dim_; ++i) z[i] *= scale;
   }
 
-  // Moves the history on by the segment's rows.
-  void Advance(const float* u, size_t rows, float* history) const {
+  // Moves the history on by `rows` rows, of which row(t) is the t-th.
+  template <class RowAt>
+  void Advance(size_t rows, float* history, RowAt row) const {
     const size_t row_floats = 3 * heads_ * dim_;
-    const size_t ld = static_cast<size_t>(from_x_.width());
     const size_t kept = conv_ - 1;
     for (size_t i = 0; i < kept; ++i) {
       const size_t from = rows + i;  // among kept old rows and then `rows` new ones
-      const float* source = from < kept ? history + from * row_floats : u + (from - kept) * ld;
+      const float* source = from < kept ? history + from * row_floats : row(from - kept);
       std::memcpy(history + i * row_floats, source, row_floats * sizeof(float));
     }
+  }
+
+  // The history of the segment's slot, as it is before the segment's rows.
+  float* CommitSegment(const ops::Segment& segment, const ops::KdaState& state) const {
+    assert(segment.commit + (segment.window ? segment.rows : 0) <= state.window.rows);
+    float* history = state.conv + segment.slot * state.conv_slot_stride;
+    const int base = segment.position - segment.commit;
+    if (base == 0) std::fill_n(history, (conv_ - 1) * 3 * heads_ * dim_, 0.0f);
+    if (segment.commit > 0) {
+      Advance(static_cast<size_t>(segment.commit), history,
+              [&](size_t t) { return WindowRow(segment, base + static_cast<int>(t), state); });
+    }
+    return history;
+  }
+
+  float* WindowRow(const ops::Segment& segment, int position, const ops::KdaState& state) const {
+    return state.window.conv + segment.slot * state.window.slot_stride +
+           static_cast<size_t>(position % state.window.rows) * 3 * heads_ * dim_;
   }
 
   FusedLinear from_x_;

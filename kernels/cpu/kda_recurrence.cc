@@ -22,23 +22,37 @@ class KdaRecurrenceOp : public ops::KdaRecurrence {
       : heads_(static_cast<size_t>(heads)), dim_(static_cast<size_t>(dim)), context_(context) {}
 
   size_t WorkspaceBytes(int max_rows) const override {
-    Arena arena;
-    TakeAll(arena);
-    return arena.used();
+    return static_cast<size_t>(context_.pool->threads()) * ThreadBytes();
   }
 
   void Step(const ops::KdaInputs& in, std::span<const ops::Segment> segments, ops::KdaState state,
             float* o, ops::Workspace workspace) const override {
+    ForHeads(
+        segments, state, workspace,
+        [&](const ops::Segment& segment, size_t head, float* s, float* scratch) {
+          Walk walk = TakeWalk(scratch);
+          CommitHead(segment, head, state.window, s, walk);
+          const Ring ring = {state.window, segment.slot, heads_, dim_};
+          if (segment.window) {
+            std::copy_n(s, dim_ * dim_, walk.state);
+            s = walk.state;
+          }
+          const size_t width = heads_ * dim_;
+          for (int t = 0; t < segment.rows; ++t) {
+            const size_t row = static_cast<size_t>(segment.row_begin + t);
+            const size_t at = row * width + head * dim_;
+            const Token token = {in.k + at, in.v + at, in.g + at, in.beta + row * heads_ + head};
+            if (segment.window) ring.Keep(segment.position + t, head, token);
+            StepHead(token, in.q + at, s, walk, o + at);
+          }
+        });
+  }
+
+  void Commit(std::span<const ops::Segment> segments, ops::KdaState state,
+              ops::Workspace workspace) const override {
     ForHeads(segments, state, workspace,
              [&](const ops::Segment& segment, size_t head, float* s, float* scratch) {
-               const size_t width = heads_ * dim_;
-               for (int t = 0; t < segment.rows; ++t) {
-                 const size_t row = static_cast<size_t>(segment.row_begin + t);
-                 const size_t at = row * width + head * dim_;
-                 for (size_t c = 0; c < dim_; ++c) scratch[c] = std::exp(in.g[at + c]);
-                 KdaStepHead(s, dim_, in.q + at, in.k + at, in.v + at, scratch,
-                             in.beta[row * heads_ + head], o + at);
-               }
+               CommitHead(segment, head, state.window, s, TakeWalk(scratch));
              });
   }
 
@@ -55,6 +69,72 @@ class KdaRecurrenceOp : public ops::KdaRecurrence {
   }
 
  private:
+  // What one head's state absorbs of one token.
+  struct Token {
+    const float* k;  // [d]
+    const float* v;  // [d]
+    const float* g;  // [d]
+    const float* beta;
+  };
+
+  // A slot's ring.
+  struct Ring {
+    const ops::KdaWindow& window;
+    int slot;
+    size_t heads, dim;
+
+    size_t Head(int position, size_t head) const {
+      return static_cast<size_t>(position % window.rows) * heads + head;
+    }
+    float* In(float* part) const { return part + slot * window.slot_stride; }
+    Token At(int position, size_t head) const {
+      const size_t at = Head(position, head);
+      return {In(window.k) + at * dim, In(window.v) + at * dim, In(window.g) + at * dim,
+              In(window.beta) + at};
+    }
+    void Keep(int position, size_t head, const Token& token) const {
+      const size_t at = Head(position, head);
+      std::copy_n(token.k, dim, In(window.k) + at * dim);
+      std::copy_n(token.v, dim, In(window.v) + at * dim);
+      std::copy_n(token.g, dim, In(window.g) + at * dim);
+      In(window.beta)[at] = *token.beta;
+    }
+  };
+
+  // One thread's scratch for one head's walk.
+  struct Walk {
+    float* decay;   // [d]
+    float* output;  // [d], of tokens whose output nobody wants
+    float* state;   // [d, d], of a window
+  };
+
+  Walk TakeWalk(Arena& arena) const {
+    Walk walk;
+    walk.decay = arena.Floats(dim_);
+    walk.output = arena.Floats(dim_);
+    walk.state = arena.Floats(dim_ * dim_);
+    return walk;
+  }
+  Walk TakeWalk(float* scratch) const {
+    Arena arena(ops::Workspace{reinterpret_cast<std::byte*>(scratch), ThreadBytes()});
+    return TakeWalk(arena);
+  }
+
+  void StepHead(const Token& token, const float* q, float* s, const Walk& walk, float* o) const {
+    for (size_t c = 0; c < dim_; ++c) walk.decay[c] = std::exp(token.g[c]);
+    KdaStepHead(s, dim_, q, token.k, token.v, walk.decay, *token.beta, o);
+  }
+
+  void CommitHead(const ops::Segment& segment, size_t head, const ops::KdaWindow& window, float* s,
+                  const Walk& walk) const {
+    assert(segment.commit + (segment.window ? segment.rows : 0) <= window.rows);
+    const Ring ring = {window, segment.slot, heads_, dim_};
+    for (int p = segment.position - segment.commit; p < segment.position; ++p) {
+      const Token token = ring.At(p, head);
+      StepHead(token, token.k, s, walk, walk.output);
+    }
+  }
+
   // One thread's scratch for one head's chunk.
   struct Chunk {
     float* before;   // [64, d] exp(G_i - G at the block's start), <= 1
@@ -86,14 +166,12 @@ class KdaRecurrenceOp : public ops::KdaRecurrence {
     return chunk;
   }
 
+  // Of either form.
   size_t ThreadBytes() const {
-    Arena arena;
-    Take(arena);
-    return arena.used();
-  }
-
-  void TakeAll(Arena& arena) const {
-    for (int t = 0; t < context_.pool->threads(); ++t) Take(arena);
+    Arena walk, chunk;
+    TakeWalk(walk);
+    Take(chunk);
+    return std::max(walk.used(), chunk.used());
   }
 
   // Heads of a segment are independent of each other; threads share them out.
@@ -102,7 +180,9 @@ class KdaRecurrenceOp : public ops::KdaRecurrence {
                 const ops::Workspace& workspace, Fn fn) const {
     assert(workspace.bytes >= WorkspaceBytes(0));
     size_t rows = 0;
-    for (const ops::Segment& segment : segments) rows += static_cast<size_t>(segment.rows);
+    for (const ops::Segment& segment : segments) {
+      rows += static_cast<size_t>(segment.rows + segment.commit);
+    }
     const size_t thread_bytes = ThreadBytes();
     context_.pool->For(segments.size() * heads_, 1, rows * heads_ * dim_ * dim_ >= kParallelFloats,
                        [&](size_t begin, size_t end, int part) {
@@ -113,7 +193,9 @@ class KdaRecurrenceOp : public ops::KdaRecurrence {
                            const size_t head = i % heads_;
                            float* s = state.recurrent + segment.slot * state.recurrent_slot_stride +
                                       head * dim_ * dim_;
-                           if (segment.position == 0) std::fill_n(s, dim_ * dim_, 0.0f);
+                           if (segment.position == segment.commit) {
+                             std::fill_n(s, dim_ * dim_, 0.0f);
+                           }
                            fn(segment, head, s, scratch);
                          }
                        });

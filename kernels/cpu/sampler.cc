@@ -12,6 +12,9 @@ namespace quartet::cpu {
 namespace {
 
 constexpr float kMinTemperature = 0.01f;
+// What a random number is for: the last word of the generator's counter.
+constexpr uint32_t kDraw = 0;
+constexpr uint32_t kAccept = 1;
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 bool Banned(int64_t id, const ops::SampleParams& params) {
@@ -72,6 +75,25 @@ struct Histogram {
 bool Kept(const KeptSet& kept, uint32_t key, int64_t& ties_seen) {
   if (key != kept.threshold) return key > kept.threshold;
   return ties_seen++ < kept.ties;
+}
+
+// The draft's probability among the kept ids; 0 where it is none of them.
+double KeptProbability(const float* logits, int64_t vocab, const ops::SampleParams& params,
+                       const KeptSet& kept) {
+  const double temperature = std::max(params.temperature, kMinTemperature);
+  float largest = kNegativeInfinity;
+  ForAllowed(logits, vocab, params,
+             [&](int64_t id, uint32_t) { largest = std::max(largest, logits[id]); });
+  double total = 0.0;
+  double draft = 0.0;
+  int64_t ties = 0;
+  ForAllowed(logits, vocab, params, [&](int64_t id, uint32_t key) {
+    if (!Kept(kept, key, ties)) return;
+    const double mass = std::exp((static_cast<double>(logits[id]) - largest) / temperature);
+    total += mass;
+    if (id == params.draft) draft = mass;
+  });
+  return draft / total;
 }
 
 }  // namespace
@@ -172,18 +194,29 @@ ops::SampleResult Sampler::Draw(const float* logits, int64_t vocab,
                                 const ops::SampleParams& params) const {
   const Row row = Scan(logits, vocab, params);
   if (!row.finite || row.best < 0) return {.token = -1, .logprob = 0.0f, .finite = false};
+  const auto result = [&](int64_t id) -> ops::SampleResult {
+    return {.token = static_cast<int32_t>(id),
+            .logprob = static_cast<float>(logits[id] - LogSum(logits, vocab, row.largest)),
+            .finite = true};
+  };
   int64_t token = row.best;
   if (params.temperature > 0.0f) {
     const double temperature = std::max(params.temperature, kMinTemperature);
     const KeptSet kept = FindKept(logits, vocab, params);
     const std::array<uint32_t, 2> key = {static_cast<uint32_t>(params.seed),
                                          static_cast<uint32_t>(params.seed >> 32)};
+    if (params.draft >= 0) {
+      const auto random = Philox4x32({0, params.position, params.choice, kAccept}, key);
+      if (UniformOpen(random[0], random[1]) < KeptProbability(logits, vocab, params, kept)) {
+        return result(params.draft);
+      }
+    }
     double best = -std::numeric_limits<double>::infinity();
     int64_t ties = 0;
     ForAllowed(logits, vocab, params, [&](int64_t id, uint32_t logit_key) {
-      if (!Kept(kept, logit_key, ties)) return;
+      if (!Kept(kept, logit_key, ties) || id == params.draft) return;
       const auto random =
-          Philox4x32({static_cast<uint32_t>(id), params.position, params.choice, 0}, key);
+          Philox4x32({static_cast<uint32_t>(id), params.position, params.choice, kDraw}, key);
       const double u = UniformOpen(random[0], random[1]);
       const double value = logits[id] / temperature - std::log(-std::log(u));
       if (value > best) {
@@ -192,9 +225,7 @@ ops::SampleResult Sampler::Draw(const float* logits, int64_t vocab,
       }
     });
   }
-  return {.token = static_cast<int32_t>(token),
-          .logprob = static_cast<float>(logits[token] - LogSum(logits, vocab, row.largest)),
-          .finite = true};
+  return result(token);
 }
 
 float Sampler::LogProb(const float* logits, int64_t vocab, int32_t target) const {

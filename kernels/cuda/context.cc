@@ -75,7 +75,9 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
                        .slot = segment.slot,
                        .position = segment.position,
                        .page_begin = static_cast<int32_t>(page),
-                       .page_count = static_cast<int32_t>(segment.pages.size())};
+                       .page_count = static_cast<int32_t>(segment.pages.size()),
+                       .window = segment.window ? 1 : 0,
+                       .commit = segment.commit};
     for (int r = 0; r < segment.rows; ++r) {
       out.positions[segment.row_begin + r] = segment.position + r;
       out.row_segments[segment.row_begin + r] = static_cast<int32_t>(i);

@@ -94,6 +94,7 @@ class KdaProjectOp final : public ops::KdaProject {
                                                     scale.size() * sizeof(float), "KDA A_log"));
     QUARTET_CPU_ASSIGN(op->dt_bias_, UploadF32(context, w.dt_bias, width, "KDA dt_bias"));
     QUARTET_CPU_ASSIGN(op->rows_kernel_, FindKdaKernel(context, "kda_project_rows", w.head_dim));
+    QUARTET_CPU_ASSIGN(op->commit_kernel_, FindKdaKernel(context, "kda_commit", w.head_dim));
     QUARTET_CPU_RETURN(op->PrepareDecode(w));
     return op;
   }
@@ -118,6 +119,7 @@ class KdaProjectOp final : public ops::KdaProject {
         .u_stride = Stride(),
         .conv = state.conv,
         .conv_slot_stride = state.conv_slot_stride,
+        .ring = ConvRing(state.window),
         .taps = taps_.as<float>(),
         .gate_scale = gate_scale_.as<float>(),
         .dt_bias = dt_bias_.as<float>(),
@@ -152,7 +154,26 @@ class KdaProjectOp final : public ops::KdaProject {
         params);
   }
 
+  void Commit(std::span<const ops::Segment> segments, ops::KdaState state) const override {
+    const KdaCommitParams params = {.segments = MakeKdaSegments(*context_, segments),
+                                    .conv = state.conv,
+                                    .conv_slot_stride = state.conv_slot_stride,
+                                    .ring = ConvRing(state.window),
+                                    .heads = heads_,
+                                    .dim = dim_,
+                                    .history = history_};
+    context_->device->Launch(commit_kernel_,
+                             {.grid_x = CeilDiv(3 * WarpsOfHeads(heads_, dim_), kWarps),
+                              .grid_y = static_cast<unsigned>(segments.size()),
+                              .threads = kThreads},
+                             params);
+  }
+
  private:
+  static KdaConvRing ConvRing(const ops::KdaWindow& window) {
+    return {window.conv, window.slot_stride, window.rows};
+  }
+
   // The decode kernel multiplies by f_b and g_b itself, where they are dense: two launches fewer.
   absl::Status PrepareDecode(const ops::KdaWeights& w) {
     const auto* f_b = std::get_if<ops::DenseMatrix>(&w.f_b);
@@ -179,6 +200,7 @@ class KdaProjectOp final : public ops::KdaProject {
   Buffer dt_bias_;       // [D]
   Buffer gate_weights_;  // FP16 [2 D, rank]
   const Kernel* rows_kernel_ = nullptr;
+  const Kernel* commit_kernel_ = nullptr;
   const Kernel* decode_kernel_ = nullptr;  // none where f_b or g_b is not dense
   int heads_ = 0, dim_ = 0, rank_ = 0, history_ = 0;
   float lower_bound_ = 0.0f;

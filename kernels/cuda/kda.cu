@@ -91,27 +91,68 @@ QUARTET_DEVICE void Push(History& history, const float (&row)[4]) {
   }
 }
 
-// The rows before the segment's first, zeros where there are none.
-QUARTET_DEVICE void LoadHistory(const KdaProjectParams& p, const float* conv, bool active,
-                                History& history) {
-  const int64_t row_floats = static_cast<int64_t>(3) * p.heads * p.dim;
+// Four channels of a slot's history and of its ring, from `channel` of [3, D] on. One thread reads
+// and writes both for these channels.
+template <class Params>
+struct ConvSlot {
+  const Params& p;
+  const StepSegment& segment;
+  int64_t channel;
+  bool active;
+
+  QUARTET_DEVICE int64_t RowFloats() const { return static_cast<int64_t>(3) * p.heads * p.dim; }
+  // Row j of the registers in the slot; shorter convolutions keep fewer rows.
+  QUARTET_DEVICE int KeptRow(int j) const { return j - (kKdaTaps - 1 - p.history); }
+  QUARTET_DEVICE float* Kept(int row) const {
+    return p.conv + segment.slot * p.conv_slot_stride + row * RowFloats() + channel;
+  }
+  QUARTET_DEVICE float* Ring(int position) const {
+    return p.ring.data + segment.slot * p.ring.slot_stride + position % p.ring.rows * RowFloats() +
+           channel;
+  }
+
+  // The rows before the segment's first, what is to be committed among them; zeros where there are
+  // none.
+  QUARTET_DEVICE void Load(History& history) const {
+    const int base = segment.position - segment.commit;
 #pragma unroll
-  for (int j = 0; j < kKdaTaps - 1; ++j) {
-    const int from = j - (kKdaTaps - 1 - p.history);  // shorter convolutions keep fewer rows
-    if (active && from >= 0) {
-      LoadFloats(history[j], conv + from * row_floats);
-    } else {
-      history[j][0] = history[j][1] = history[j][2] = history[j][3] = 0.0f;
+    for (int j = 0; j < kKdaTaps - 1; ++j) {
+      if (active && base != 0 && KeptRow(j) >= 0) {
+        LoadFloats(history[j], Kept(KeptRow(j)));
+      } else {
+        history[j][0] = history[j][1] = history[j][2] = history[j][3] = 0.0f;
+      }
+    }
+    for (int position = base; position < segment.position; ++position) {
+      float row[4] = {};
+      if (active) LoadFloats(row, Ring(position));
+      Push(history, row);
     }
   }
-}
+  QUARTET_DEVICE void Store(const History& history) const {
+#pragma unroll
+    for (int j = 0; j < kKdaTaps - 1; ++j) {
+      if (active && KeptRow(j) >= 0) StoreFloats(Kept(KeptRow(j)), history[j]);
+    }
+  }
+};
 
-// Writes the history that the segment leaves. Only the thread that read the old one from the slot
-// calls this, after it did; the new rows come from u, which nobody changes.
+// Writes what the segment leaves: the history behind its rows, or behind what it commits and its
+// rows in the ring. Only the thread that read the old history from the slot calls this, after it
+// did; the rows come from u, which nobody changes.
 template <int Width>
-QUARTET_DEVICE void StoreHistory(const ConvColumn<Width>& column, int rows, float* conv,
-                                 const History& old) {
-  const int64_t row_floats = static_cast<int64_t>(3) * column.p.heads * column.p.dim;
+QUARTET_DEVICE void Leave(const ConvColumn<Width>& column, const ConvSlot<KdaProjectParams>& slot,
+                          const History& old) {
+  const int rows = slot.segment.rows;
+  if (slot.segment.window != 0) {
+    if (slot.segment.commit > 0) slot.Store(old);
+    for (int t = 0; t < rows; ++t) {
+      float row[4];
+      column.Row(t, row);
+      if (slot.active) StoreFloats(slot.Ring(slot.segment.position + t), row);
+    }
+    return;
+  }
   History history;
 #pragma unroll
   for (int j = 0; j < kKdaTaps - 1; ++j) {
@@ -126,11 +167,7 @@ QUARTET_DEVICE void StoreHistory(const ConvColumn<Width>& column, int rows, floa
     column.Row(t, row);
     Push(history, row);
   }
-#pragma unroll
-  for (int j = 0; j < kKdaTaps - 1; ++j) {
-    const int to = j - (kKdaTaps - 1 - column.p.history);
-    if (column.active && to >= 0) StoreFloats(conv + to * row_floats, history[j]);
-  }
+  slot.Store(history);
 }
 
 // Convolution, silu and norm of one part of a warp's heads over a tile of rows.
@@ -151,9 +188,9 @@ QUARTET_DEVICE void ConvTile(const KdaProjectParams& p, const SegmentTile& tile,
   }
   History history;
   if (tile.row == 0) {
-    float* conv = p.conv + segment.slot * p.conv_slot_stride + part * width + channel;
-    LoadHistory(p, conv, column.active && segment.position != 0, history);
-    StoreHistory(column, segment.rows, conv, history);
+    const ConvSlot<KdaProjectParams> slot = {p, segment, part * width + channel, column.active};
+    slot.Load(history);
+    Leave(column, slot, history);
   } else {
 #pragma unroll
     for (int j = 0; j < kKdaTaps - 1; ++j) {
@@ -350,6 +387,24 @@ QUARTET_DEVICE void ProjectDecode(const KdaProjectParams& p) {
   }
 }
 
+// Grid (ceil(warps of three parts / 4), segments).
+template <int Width>
+QUARTET_DEVICE void CommitConv(const KdaCommitParams& p) {
+  using Lanes = HeadLanes<Width>;
+  const StepSegment segment = FirstSegment(p.segments)[blockIdx.y];
+  const int warps = (p.heads + Lanes::kHeads - 1) / Lanes::kHeads;
+  const int warp = static_cast<int>(blockIdx.x) * (kThreads / 32) + Warp();
+  if (segment.commit == 0 || warp >= 3 * warps) return;
+  const Lanes at = Lanes::OfWarp(warp % warps);
+  const int64_t part = warp / warps;
+  const ConvSlot<KdaCommitParams> slot = {p, segment,
+                                          (part * p.heads + at.head) * p.dim + at.channel,
+                                          at.head < p.heads && at.channel < p.dim};
+  History history;
+  slot.Load(history);
+  slot.Store(history);
+}
+
 // ---- output
 
 // One head of one row a group of lanes.
@@ -393,6 +448,15 @@ QUARTET_EARLY_KERNEL(kda_project_decode_64, 128, 4, KdaProjectParams) {
 }
 QUARTET_EARLY_KERNEL(kda_project_decode_128, 128, 4, KdaProjectParams) {
   ProjectDecode<128>(p);
+}
+QUARTET_KERNEL(kda_commit_32, 128, 4, KdaCommitParams) {
+  CommitConv<32>(p);
+}
+QUARTET_KERNEL(kda_commit_64, 128, 4, KdaCommitParams) {
+  CommitConv<64>(p);
+}
+QUARTET_KERNEL(kda_commit_128, 128, 4, KdaCommitParams) {
+  CommitConv<128>(p);
 }
 QUARTET_KERNEL(kda_norm_32, 128, 8, KdaNormParams) {
   GatedNorm<32>(p);

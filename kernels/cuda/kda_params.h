@@ -28,6 +28,13 @@ constexpr int kKdaDecodeRows = 8;
 constexpr int kKdaGateRows = 64;
 constexpr int kKdaMaxGateRank = 256;
 
+// Where windows leave pre-conv rows: ops::KdaWindow::conv.
+struct KdaConvRing {
+  float* data;  // [rows, 3, D] at data + slot * slot_stride
+  int64_t slot_stride;
+  int32_t rows;
+};
+
 struct KdaProjectParams {
   KdaSegments segments;
   // [rows, u_stride]: q, k, v [3 D], f_a [rank], g_a [rank], b [n], one after the other.
@@ -35,6 +42,7 @@ struct KdaProjectParams {
   int64_t u_stride;  // a multiple of 4
   float* conv;       // [conv - 1, 3, D] at conv + slot * conv_slot_stride
   int64_t conv_slot_stride;
+  KdaConvRing ring;
   const float* taps;             // [kKdaTaps, 3, D]
   const float* gate_scale;       // [n] exp(A_log)
   const float* dt_bias;          // [D]
@@ -52,6 +60,16 @@ struct KdaProjectParams {
   float lower_bound;
   float query_scale;    // d^-1/2
   int32_t conv_blocks;  // decode kernel: blocks from here on make gates
+};
+
+struct KdaCommitParams {
+  KdaSegments segments;
+  float* conv;
+  int64_t conv_slot_stride;
+  KdaConvRing ring;
+  int32_t heads;
+  int32_t dim;
+  int32_t history;
 };
 
 struct KdaNormParams {
@@ -79,6 +97,16 @@ struct KdaStates {
   int64_t slot_stride;
 };
 
+// Where windows leave the recurrence's inputs: ops::KdaWindow.
+struct KdaRing {
+  float* k;     // [rows, n, d] at k + slot * slot_stride, as the others
+  float* v;     // [rows, n, d]
+  float* g;     // [rows, n, d]
+  float* beta;  // [rows, n]
+  int64_t slot_stride;
+  int32_t rows;
+};
+
 // Value columns of one block of the recurrence's kernels.
 constexpr int kKdaColumns = 32;
 // Tokens whose inputs a block of the step kernel holds in shared memory at a time.
@@ -88,7 +116,9 @@ struct KdaStepParams {
   KdaSegments segments;
   KdaRecurrenceInputs in;
   KdaStates states;
-  float* o;  // [rows, n, d]
+  KdaRing ring;
+  float* o;             // [rows, n, d]
+  int32_t commit_only;  // the segments' rows are not walked
 };
 
 }  // namespace quartet::cuda

@@ -53,15 +53,12 @@ class KdaRecurrenceOp final : public ops::KdaRecurrence {
 
   void Step(const ops::KdaInputs& in, std::span<const ops::Segment> segments, ops::KdaState state,
             float* o, ops::Workspace) const override {
-    const KdaStepParams params = {.segments = MakeKdaSegments(*context_, segments),
-                                  .in = Inputs(in),
-                                  .states = States(state),
-                                  .o = o};
-    context_->device->Launch(step_,
-                             {.grid_x = HeadBlocks(),
-                              .grid_y = static_cast<unsigned>(segments.size()),
-                              .threads = kStepThreads},
-                             params);
+    LaunchStep(in, segments, state, o, false);
+  }
+
+  void Commit(std::span<const ops::Segment> segments, ops::KdaState state,
+              ops::Workspace) const override {
+    LaunchStep({}, segments, state, nullptr, true);
   }
 
   void Chunked(const ops::KdaInputs& in, std::span<const ops::Segment> segments,
@@ -93,6 +90,22 @@ class KdaRecurrenceOp final : public ops::KdaRecurrence {
   }
 
  private:
+  void LaunchStep(const ops::KdaInputs& in, std::span<const ops::Segment> segments,
+                  const ops::KdaState& state, float* o, bool commit_only) const {
+    const ops::KdaWindow& w = state.window;
+    const KdaStepParams params = {.segments = MakeKdaSegments(*context_, segments),
+                                  .in = Inputs(in),
+                                  .states = States(state),
+                                  .ring = {w.k, w.v, w.g, w.beta, w.slot_stride, w.rows},
+                                  .o = o,
+                                  .commit_only = commit_only ? 1 : 0};
+    context_->device->Launch(step_,
+                             {.grid_x = HeadBlocks(),
+                              .grid_y = static_cast<unsigned>(segments.size()),
+                              .threads = kStepThreads},
+                             params);
+  }
+
   int PassChunks() const { return std::max(1, kPassChunks / heads_); }
   unsigned HeadBlocks() const { return static_cast<unsigned>(heads_) * CeilDiv(dim_, kKdaColumns); }
   KdaRecurrenceInputs Inputs(const ops::KdaInputs& in) const {

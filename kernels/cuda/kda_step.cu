@@ -100,14 +100,14 @@ QUARTET_DEVICE void ForVectors(int tokens, Fn fn) {
   }
 }
 
-// Starts copying the inputs of `tokens` tokens from row `row` on.
-template <int Width>
-QUARTET_DEVICE void StartWindow(Window<Width>& window, const KdaRecurrenceInputs& in, int row,
-                                int tokens, int head, int split) {
+// Starts copying the inputs of `tokens` tokens, that of token t from row row_of(t).
+template <int Width, class RowOf>
+QUARTET_DEVICE void StartWindow(Window<Width>& window, const KdaRecurrenceInputs& in, int tokens,
+                                int head, int split, RowOf row_of) {
   const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
-  const int64_t first = row * width + static_cast<int64_t>(head) * in.dim;
+  const int64_t first = static_cast<int64_t>(head) * in.dim;
   ForVectors<Width>(tokens, [&](int t, int c) {
-    const int64_t at = first + t * width + c;
+    const int64_t at = first + row_of(t) * width + c;
     const bool inside = c < in.dim;
     CopyAsync16(&window.q[t][c], in.q + at, inside);
     CopyAsync16(&window.k[t][c], in.k + at, inside);
@@ -115,12 +115,12 @@ QUARTET_DEVICE void StartWindow(Window<Width>& window, const KdaRecurrenceInputs
   });
   ForVectors<kKdaColumns>(tokens, [&](int t, int c) {
     const int value = split * kKdaColumns + c;
-    CopyAsync16(&window.v[t][c], in.v + first + t * width + value, value < in.dim);
+    CopyAsync16(&window.v[t][c], in.v + first + row_of(t) * width + value, value < in.dim);
   });
   CopyAsyncCommit();
   const int t = static_cast<int>(threadIdx.x);
   if (t < tokens) {
-    window.beta[t] = __ldg(in.beta + static_cast<int64_t>(row + t) * in.heads + head);
+    window.beta[t] = in.beta[static_cast<int64_t>(row_of(t)) * in.heads + head];
   }
 }
 
@@ -225,6 +225,56 @@ QUARTET_DEVICE void Walk(StateTile<Width>& tile, const Window<Width>& window, Pa
   }
 }
 
+// One slot's ring as inputs; nobody asks for what comes of q.
+QUARTET_DEVICE KdaRecurrenceInputs RingInputs(const KdaStepParams& p, int slot) {
+  const int64_t at = slot * p.ring.slot_stride;
+  const float* k = p.ring.k + at;
+  return {k, k, p.ring.v + at, p.ring.g + at, p.ring.beta + at, p.in.heads, p.in.dim};
+}
+
+// Takes the state over what the segment commits.
+template <int Width>
+QUARTET_DEVICE void WalkCommitted(StateTile<Width>& tile, const KdaStepParams& p,
+                                  const StepSegment& segment, int head, int split,
+                                  Window<Width>& window, PartialSums& sums) {
+  const KdaRecurrenceInputs ring = RingInputs(p, segment.slot);
+  for (int t = 0; t < segment.commit; t += kKdaWindow) {
+    const int tokens = min(kKdaWindow, segment.commit - t);
+    const int first = segment.position - segment.commit + t;
+    StartWindow(window, ring, tokens, head, split,
+                [&](int i) { return (first + i) % p.ring.rows; });
+    FinishWindow(window, tokens);
+    __syncthreads();
+    Walk(tile, window, sums, tokens, nullptr, 0, 0);
+  }
+}
+
+// Copies the inputs of a window's rows into the ring. Those that do not belong to value columns are
+// the business of the head's first block; nobody reads the rows that are written here.
+template <int Width>
+QUARTET_DEVICE void KeepWindow(const KdaStepParams& p, const StepSegment& segment, int head,
+                               int split) {
+  const int64_t width = static_cast<int64_t>(p.in.heads) * p.in.dim;
+  const int64_t slot = segment.slot * p.ring.slot_stride;
+  const auto copy = [&](float* to, const float* from, int t, int channel) {
+    if (channel >= p.in.dim) return;
+    const int64_t at = static_cast<int64_t>(head) * p.in.dim + channel;
+    StoreFloat4(to + slot + (segment.position + t) % p.ring.rows * width + at,
+                LoadFloat4(from + (segment.row_begin + t) * width + at));
+  };
+  ForVectors<kKdaColumns>(
+      segment.rows, [&](int t, int c) { copy(p.ring.v, p.in.v, t, split * kKdaColumns + c); });
+  if (split != 0) return;
+  ForVectors<Width>(segment.rows, [&](int t, int c) {
+    copy(p.ring.k, p.in.k, t, c);
+    copy(p.ring.g, p.in.g, t, c);
+  });
+  for (int t = static_cast<int>(threadIdx.x); t < segment.rows; t += kThreads) {
+    p.ring.beta[slot + (segment.position + t) % p.ring.rows * p.in.heads + head] =
+        p.in.beta[static_cast<int64_t>(segment.row_begin + t) * p.in.heads + head];
+  }
+}
+
 // Grid (heads * splits, segments).
 template <int Width>
 QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&windows)[2],
@@ -234,24 +284,32 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&wi
   const int head = static_cast<int>(blockIdx.x) / splits;
   const int split = static_cast<int>(blockIdx.x) % splits;
   const StepSegment segment = FirstSegment(p.segments)[blockIdx.y];
+  const int rows = p.commit_only != 0 ? 0 : segment.rows;
   float* state =
       p.states.data + segment.slot * p.states.slot_stride + static_cast<int64_t>(head) * dim * dim;
   const int64_t width = static_cast<int64_t>(p.in.heads) * dim;
   const int values = min(kKdaColumns, dim - split * kKdaColumns);
   const auto start = [&](int t) {
-    if (t >= segment.rows) return;
-    StartWindow(windows[t / kKdaWindow % 2], p.in, segment.row_begin + t,
-                min(kKdaWindow, segment.rows - t), head, split);
+    if (t >= rows) return;
+    StartWindow(windows[t / kKdaWindow % 2], p.in, min(kKdaWindow, rows - t), head, split,
+                [&](int i) { return segment.row_begin + t + i; });
   };
-  if (segment.position != 0) PrefetchState<Width>(state, dim, split);
+  const bool fresh = segment.position == segment.commit;
+  if (!fresh) PrefetchState<Width>(state, dim, split);
   AwaitPrevious();
   LetNextIn();
+  if (rows == 0 && segment.commit == 0) return;
   start(0);
   StateTile<Width> tile;
-  LoadState(tile, state, dim, split, segment.position == 0);
-  for (int t = 0; t < segment.rows; t += kKdaWindow) {
+  LoadState(tile, state, dim, split, fresh);
+  if (segment.commit > 0) {
+    WalkCommitted(tile, p, segment, head, split, windows[1], sums);
+    if (segment.window != 0 || rows == 0) StoreState(tile, state, dim, split);
+  }
+  if (segment.window != 0 && rows > 0) KeepWindow<Width>(p, segment, head, split);
+  for (int t = 0; t < rows; t += kKdaWindow) {
     Window<Width>& window = windows[t / kKdaWindow % 2];
-    const int tokens = min(kKdaWindow, segment.rows - t);
+    const int tokens = min(kKdaWindow, rows - t);
     FinishWindow(window, tokens);
     __syncthreads();
     start(t + kKdaWindow);
@@ -259,7 +317,7 @@ QUARTET_DEVICE void StepSegmentOfHead(const KdaStepParams& p, Window<Width> (&wi
     Walk(tile, window, sums, tokens, p.o + row * width + head * dim + split * kKdaColumns, width,
          values);
   }
-  StoreState(tile, state, dim, split);
+  if (segment.window == 0 && rows > 0) StoreState(tile, state, dim, split);
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace {
 
 constexpr float kMinTemperature = 0.01f;
 
-bool HasCuts(const ops::SampleParams& p) {
-  return p.temperature > 0.0f && (p.top_k > 0 || p.top_p < 1.0f || p.min_p > 0.0f);
+// Whether the draw needs the set of kept ids before it begins.
+bool NeedsKept(const ops::SampleParams& p) {
+  return p.temperature > 0.0f && (p.top_k > 0 || p.top_p < 1.0f || p.min_p > 0.0f || p.draft >= 0);
 }
 
 SampleRow MakeRow(const ops::SampleParams& p, size_t banned_begin) {
@@ -35,6 +36,7 @@ SampleRow MakeRow(const ops::SampleParams& p, size_t banned_begin) {
   row.banned_begin = static_cast<int32_t>(banned_begin);
   row.banned_count = static_cast<int32_t>(p.banned.size());
   row.target = -1;
+  row.draft = p.temperature > 0.0f ? p.draft : -1;
   return row;
 }
 
@@ -43,7 +45,7 @@ SampleRow MakeRow(const ops::SampleParams& p, size_t banned_begin) {
 SamplePasses SamplePasses::Of(std::span<const ops::SampleParams> params) {
   SamplePasses passes;
   for (const ops::SampleParams& p : params) {
-    if (!HasCuts(p)) continue;
+    if (!NeedsKept(p)) continue;
     passes.draw = true;
     passes.top_k |= p.top_k > 0 || p.min_p > 1.0f;
     passes.top_p |= p.top_p < 1.0f;

@@ -25,9 +25,10 @@ QUARTET_DEVICE bool HasTopK(const SampleRow& row) {
 QUARTET_DEVICE bool HasTopP(const SampleRow& row) {
   return row.top_p < 1.0;
 }
-QUARTET_DEVICE bool HasCuts(const SampleRow& row) {
+QUARTET_DEVICE bool NeedsKept(const SampleRow& row) {
   const bool min_p = row.log_min_p > static_cast<double>(NegativeInfinity());
-  return row.over_temperature > 0.0 && row.target < 0 && (HasTopK(row) || HasTopP(row) || min_p);
+  return row.over_temperature > 0.0 && row.target < 0 &&
+         (HasTopK(row) || HasTopP(row) || min_p || row.draft >= 0);
 }
 
 QUARTET_DEVICE int ChunkId(int i) {
@@ -62,7 +63,7 @@ QUARTET_DEVICE void MarkBanned(const SampleParamsCommon& p, const SampleRow& row
 }
 
 QUARTET_DEVICE SampleChunkSums NoSums() {
-  return {0.0, -1, NegativeInfinity(), -1, NegativeInfinity(), 0.0f, 0};
+  return {0.0, 0, -1, NegativeInfinity(), -1, NegativeInfinity(), 0.0f, 0};
 }
 
 // `sum` of exp(logit - largest) as one of exp(logit - other), other >= largest.
@@ -76,6 +77,7 @@ QUARTET_DEVICE SampleChunkSums Merge(const SampleChunkSums& a, const SampleChunk
       Better({static_cast<double>(a.best), a.best_id}, {static_cast<double>(b.best), b.best_id});
   const Candidate draw = Better({a.draw, a.draw_id}, {b.draw, b.draw_id});
   return {draw.value,
+          0,
           draw.id,
           static_cast<float>(best.value),
           best.id,
@@ -89,6 +91,7 @@ QUARTET_DEVICE SampleChunkSums WarpMerge(const SampleChunkSums& s) {
   const Candidate best = WarpBest({static_cast<double>(s.best), s.best_id});
   const Candidate draw = WarpBest({s.draw, s.draw_id});
   return {draw.value,
+          0,
           draw.id,
           static_cast<float>(best.value),
           best.id,
@@ -118,7 +121,7 @@ QUARTET_DEVICE void FinishScan(const SampleParamsCommon& p, int r, const SampleR
   if (row.target >= 0) {
     const double logit = LogitAt(p, r, row.target);
     p.outcomes[r] = {row.target, static_cast<float>(logit - state.log_sum), state.finite};
-  } else if (!HasCuts(row)) {
+  } else if (!NeedsKept(row)) {
     WriteOutcome(p, r, row.over_temperature > 0.0 ? sums.draw_id : sums.best_id, state);
   }
 }
@@ -156,7 +159,7 @@ QUARTET_KERNEL(sample_scan, kSampleThreads, 5, SampleParamsCommon) {
   LoadLogits(p, r, logits);
   if (row.banned_count > 0) MarkBanned(p, row, marks);
 
-  const bool cuts = HasCuts(row);
+  const bool cuts = NeedsKept(row);
   const bool noisy = row.over_temperature > 0.0 && !cuts;
   SampleChunkSums sums = NoSums();
 #pragma unroll
@@ -373,7 +376,7 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 5, SampleCutParams) {
   const int r = static_cast<int>(blockIdx.y);
   const SampleRow row = common.rows[r];
   const SampleState state = common.states[r];
-  if (!HasCuts(row) || state.finite == 0) return;
+  if (!NeedsKept(row) || state.finite == 0) return;
   if (!(p.by_mass != 0 ? HasTopP(row) : HasTopK(row))) return;
   if (p.first == 0 && state.cutting == 0) return;
   for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads) {
@@ -413,37 +416,81 @@ QUARTET_KERNEL(sample_cut, kSampleThreads, 5, SampleCutParams) {
 
 // ---- last pass: the draw from the kept set
 
+QUARTET_DEVICE bool IsDrawn(const SampleState& state, const SampleRow& row, uint32_t key, int id) {
+  return key != 0 && IsKept(state, key, id) && LogMass(state, row, key) >= row.log_min_p;
+}
+
+QUARTET_DEVICE unsigned long long MassOf(const SampleState& state, const SampleRow& row,
+                                         uint32_t key) {
+  const MassWords mass = Mass(state, row, key);
+  return (static_cast<unsigned long long>(mass.high) << kMassWordBits) + mass.low;
+}
+
+// The sum over the block, for every thread.
+QUARTET_DEVICE unsigned long long BlockMass(unsigned long long own, unsigned long long* scratch) {
+  unsigned long long all = 0;
+  __syncthreads();
+  SumBefore(own, &all, scratch);
+  return all;
+}
+
+// u < p(draft), u the generator's number for this position's draft.
+QUARTET_DEVICE bool Accepts(const SampleRow& row, unsigned long long mass,
+                            unsigned long long total) {
+  const uint64_t cell =
+      Philox(0, row.position, row.choice, kSampleAccept, row.key[0], row.key[1]) >> 12;
+  const double u = (static_cast<double>(cell) + 0.5) * 0x1p-52;
+  return u * static_cast<double>(total) < static_cast<double>(mass);
+}
+
 QUARTET_KERNEL(sample_draw, kSampleThreads, 5, SampleParamsCommon) {
   __shared__ Candidate scratch[kSampleWarps];
+  __shared__ unsigned long long masses[kSampleWarps];
   const int r = static_cast<int>(blockIdx.y);
   const SampleRow row = p.rows[r];
   const SampleState state = p.states[r];
-  if (!HasCuts(row)) return;
+  if (!NeedsKept(row)) return;
   const uint32_t* keys = p.keys + static_cast<int64_t>(r) * p.vocab;
+  const bool tests = row.draft >= 0;
   Candidate best = {0.0, -1};
+  unsigned long long mass = 0;
   if (state.finite != 0) {
 #pragma unroll
     for (int i = 0; i < kSampleIds; ++i) {
       const int id = ChunkId(i);
       const uint32_t key = id < p.vocab ? keys[id] : 0;
-      if (key == 0 || !IsKept(state, key, id) || LogMass(state, row, key) < row.log_min_p) continue;
+      if (!IsDrawn(state, row, key, id)) continue;
+      if (tests) mass += MassOf(state, row, key);
+      if (id == row.draft) continue;
       best = Better(best, {DrawValue(row, LogitOfKey(key), id), id});
     }
   }
   best = BlockBest(best, scratch);
+  if (tests) mass = BlockMass(mass, masses);
   SampleChunkSums* chunks = p.chunks + static_cast<int64_t>(r) * gridDim.x;
   if (threadIdx.x == 0) {
+    chunks[blockIdx.x].mass = mass;
     chunks[blockIdx.x].draw = best.value;
     chunks[blockIdx.x].draw_id = best.id;
   }
   if (!LastToArrive(p.tickets + r, gridDim.x)) return;
   best = {0.0, -1};
+  mass = 0;
   for (int c = static_cast<int>(threadIdx.x); c < static_cast<int>(gridDim.x);
        c += kSampleThreads) {
     best = Better(best, {chunks[c].draw, chunks[c].draw_id});
+    mass += chunks[c].mass;
   }
   best = BlockBest(best, scratch);
-  if (threadIdx.x == 0) WriteOutcome(p, r, best.id, state);
+  if (tests) mass = BlockMass(mass, masses);
+  if (threadIdx.x != 0) return;
+  if (tests && row.draft < p.vocab && state.finite != 0 &&
+      IsDrawn(state, row, keys[row.draft], row.draft)) {
+    const unsigned long long draft = MassOf(state, row, keys[row.draft]);
+    // Nothing else is left where the draft is all that is kept.
+    if (best.id < 0 || Accepts(row, draft, mass)) best.id = row.draft;
+  }
+  WriteOutcome(p, r, best.id, state);
 }
 
 }  // namespace quartet::cuda

@@ -24,7 +24,7 @@ struct SamplerLimits {
 struct SamplePasses {
   bool top_k = false;
   bool top_p = false;
-  bool draw = false;  // any row with a cut, min_p included
+  bool draw = false;  // any row with a cut, min_p included, or with a draft
 
   static SamplePasses Of(std::span<const ops::SampleParams> params);
 };
@@ -32,8 +32,8 @@ struct SamplePasses {
 // Sampling on the device. Against cpu::Sampler: bans, ties, greedy choice and random bits are the
 // same; the noise is FP32, so a draw can differ where two candidates are within 1e-5; an id's mass
 // is FP32 (the sums are exact), so the border of top_p can differ where the CPU's sum is within
-// 3e-7 of p; log-probabilities agree to 1e-5. A border inside a run of equal logits costs one block
-// a walk over the row's ids.
+// 3e-7 of p, and so can the acceptance of a draft; log-probabilities agree to 1e-5. A border inside
+// a run of equal logits costs one block a walk over the row's ids.
 class RowSampler final : public ops::RowSampler {
  public:
   // The device must outlive it.

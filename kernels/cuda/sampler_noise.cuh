@@ -6,6 +6,10 @@
 
 namespace quartet::cuda {
 
+// What a random number is for: the last word of the generator's counter.
+constexpr uint32_t kSampleDraw = 0;
+constexpr uint32_t kSampleAccept = 1;
+
 // The first two words of Philox4x32-10, bit for bit those of kernels/cpu/philox.h, as one number.
 QUARTET_DEVICE uint64_t Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
                                uint32_t k1) {
@@ -32,8 +36,9 @@ QUARTET_DEVICE float ToFloat(uint64_t v) {
 // -log(-log(u)), u the middle of one of 2^52 equal cells of (0, 1), within 5e-6. FP32 holds u well
 // near 0 but not near 1, so there the inner logarithm is the series in 1 - u.
 QUARTET_DEVICE float GumbelNoise(const SampleRow& row, int id) {
-  const uint64_t cell =
-      Philox(static_cast<uint32_t>(id), row.position, row.choice, 0, row.key[0], row.key[1]) >> 12;
+  const uint64_t cell = Philox(static_cast<uint32_t>(id), row.position, row.choice, kSampleDraw,
+                               row.key[0], row.key[1]) >>
+                        12;
   const uint64_t twice = 2 * cell + 1;  // u in units of 2^-53
   const float u = ToFloat(twice) * 0x1p-53f;
   const float w = ToFloat((uint64_t{1} << 53) - twice) * 0x1p-53f;  // 1 - u

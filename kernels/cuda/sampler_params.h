@@ -23,6 +23,7 @@ struct SampleRow {
   int32_t banned_begin;  // into the list of banned ids of all rows
   int32_t banned_count;
   int32_t target;  // >= 0: nothing is drawn, this id's log-probability is wanted
+  int32_t draft;   // >= 0: tested before anything is drawn; of rows that are not greedy
 };
 
 // What comes of a row, in device memory; ops::SampleResult.
@@ -34,9 +35,10 @@ struct SampleOutcome {
 
 // A chunk's contribution.
 struct SampleChunkSums {
-  double draw;      // the best of logit / temperature + noise
-  int32_t draw_id;  // -1: none
-  float best;       // the largest allowed logit
+  double draw;              // the best of logit / temperature + noise
+  unsigned long long mass;  // of the kept ids, in units of 2^-42 of the largest; with a draft only
+  int32_t draw_id;          // -1: none
+  float best;               // the largest allowed logit
   int32_t best_id;
   float largest;  // of all logits
   float sum;      // of exp(logit - largest)

@@ -16,6 +16,8 @@ struct StepSegment {
   int32_t position;    // of the first row
   int32_t page_begin;  // the segment's page table begins at StepView::pages + page_begin
   int32_t page_count;
+  int32_t window;  // the rows may be taken back
+  int32_t commit;  // rows of earlier windows that are to stay
 };
 
 struct StepView {

@@ -9,13 +9,23 @@ namespace quartet::ops {
 
 // What the rows of a step mean. A step's T rows (tokens) are cut into segments: consecutive tokens
 // of one sequence.
+//
+// Speculation. The rows of a window may be taken back: the token drawn last and drafts behind it.
+// Live states that cannot be cut (KDA) do not absorb them; their inputs are kept in a ring of the
+// slot, where a later segment of the sequence finds those that were accepted and commits them: it
+// absorbs them before its own rows, by the same arithmetic as if they had come as plain rows. So
+// the live state stands at position - commit before the segment, and where that is 0 it counts as
+// zeros. What is indexed by position (latents, pooled keys) needs no commit: rows that were taken
+// back are overwritten before they become visible.
 struct Segment {
   int row_begin = 0;  // first row of this segment
-  int rows = 0;       // >= 1
+  int rows = 0;       // >= 1; 0 where an op only commits
   int slot = 0;       // live state of the sequence
   int position = 0;   // of the first row, counted from the start of the sequence
   std::span<const int32_t>
-      pages;  // the sequence's page table; page i holds positions i * page_tokens ..
+      pages;            // the sequence's page table; page i holds positions i * page_tokens ..
+  bool window = false;  // the rows may be taken back
+  int commit = 0;       // rows of earlier windows, at position - commit .., that are to stay
 };
 
 // How latents and pooled keys are stored. Values are rounded to nearest even on the way in and

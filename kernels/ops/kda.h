@@ -40,39 +40,61 @@ struct KdaInputs {
   float* gate = nullptr;  // [rows, n, d]: x g_a^T g_b^T, before its sigmoid
 };
 
+// What windows (Segment::window) leave for their commit: position p in ring row p % rows, slot s at
+// base + s * slot_stride. The ring has room for the rows that a segment commits and its own.
+struct KdaWindow {
+  float* conv = nullptr;    // [rows, 3, D]: pre-conv q, k, v
+  float* k = nullptr;       // [rows, n, d], as in KdaInputs
+  float* v = nullptr;       // [rows, n, d]
+  float* g = nullptr;       // [rows, n, d]
+  float* beta = nullptr;    // [rows, n]
+  int64_t slot_stride = 0;  // floats
+  int rows = 0;             // 0: there are no windows
+};
+
 // A layer's live state: slot s at base + s * slot_stride (floats).
 struct KdaState {
   float* recurrent = nullptr;  // [n, d (key), d (value)]
   float* conv = nullptr;       // [conv_kernel - 1, 3, D]: oldest row first; pre-conv q, k, v
   int64_t recurrent_slot_stride = 0;
   int64_t conv_slot_stride = 0;
+  KdaWindow window;
 };
 
-// Projections, convolution over the sequence's history, and gates. Reads and advances the conv
-// state of each segment's slot; a segment at position 0 starts from zeros whatever the slot holds.
+// Projections, convolution over the sequence's history, and gates. Each segment's slot first takes
+// in what is to be committed; then a window's pre-conv rows go into the ring, other rows advance
+// the conv state. A state at position 0 is zeros whatever the slot holds.
 class KdaProject {
  public:
   virtual ~KdaProject() = default;
   virtual size_t WorkspaceBytes(int max_rows) const = 0;
   virtual void Run(const float* x /*[rows, hidden]*/, std::span<const Segment> segments, int rows,
                    KdaState state, KdaInputs out, Workspace workspace) const = 0;
+  // Only commits: rows of the segments, if any, are not looked at.
+  virtual void Commit(std::span<const Segment> segments, KdaState state) const = 0;
 };
 
 // The delta rule, FP32, per head and token, in exactly this order (step form):
 //   S <- diag(exp(g)) S;  u <- beta (v - S^T k);  S <- S + k u^T;  o = S^T q
-// A segment at position 0 starts from S = 0.
+// A state at position 0 is S = 0. Each segment's slot first takes in what is to be committed; then
+// a window's inputs go into the ring and its walk leaves S as it is, other rows advance S.
 class KdaRecurrence {
  public:
   virtual ~KdaRecurrence() = default;
   virtual size_t WorkspaceBytes(int max_rows) const = 0;
-  // Token by token: a token's bits do not depend on how the sequence was cut into segments.
+  // Token by token: a token's bits, and those of S, do not depend on how the sequence was cut into
+  // segments, nor on whether it was committed from windows.
   virtual void Step(const KdaInputs& in, std::span<const Segment> segments, KdaState state,
                     float* o /*[rows, n, d]*/, Workspace workspace) const = 0;
   // Chunks of 64 tokens through (I + A)^-1, sub-blocks of 16 rows, decays only as differences of
   // cumulative logs between a block pivot and a row, so that every factor stays in FP32's range at
-  // the decay bound too. Equal to Step up to rounding.
+  // the decay bound too. Equal to Step up to rounding. For segments that are no windows; what they
+  // are to commit is left to Commit, which comes before.
   virtual void Chunked(const KdaInputs& in, std::span<const Segment> segments, KdaState state,
                        float* o /*[rows, n, d]*/, Workspace workspace) const = 0;
+  // Only commits, with the bits of Step: rows of the segments, if any, are not looked at.
+  virtual void Commit(std::span<const Segment> segments, KdaState state,
+                      Workspace workspace) const = 0;
 };
 
 // y = (RMSNorm over each head's d channels of o, weight o_norm) * sigmoid(gate), then times Wo^T:

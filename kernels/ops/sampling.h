@@ -19,6 +19,15 @@ namespace quartet::ops {
 // top_k keeps the k largest (ties by lower id); top_p the smallest leading set, by descending
 // probability, whose mass reaches p; min_p those with probability >= min_p times the largest. Each
 // cut sees the distribution renormalised after the one before it.
+//
+// A draft d that was made greedily is tested by rejection sampling, so that the token has the same
+// distribution as without a draft. With p the distribution over the kept set, after all cuts: d is
+// accepted, and is the token, where u < p(d), u from Philox with counter (0, position, choice, 1);
+// else the draw is made as above from the kept set without d. A draft that is not kept has p(d) =
+// 0. With temperature 0 the draft plays no part: the token is the largest logit, accepted if it is
+// d. So either way the token equals d exactly where d is accepted. Leaving `draft` at -1 and
+// comparing the token with d is the coupled form: what is drawn then does not depend on the draft
+// at all.
 struct SampleParams {
   float temperature = 0.0f;
   float top_p = 1.0f;
@@ -29,6 +38,7 @@ struct SampleParams {
   uint32_t position = 0;     // of the token to be drawn
   int32_t first_banned = 0;  // ids >= this are never drawn; 0 = none
   std::span<const int32_t> banned;
+  int32_t draft = -1;  // tested by rejection; -1 = none
 };
 
 struct SampleResult {

@@ -43,6 +43,7 @@ struct ServeFlags {
   std::optional<int> max_queued_requests;
   std::optional<int> step_deadline_ms;
   std::optional<std::string> kv_dtype;
+  std::optional<std::string> spoil_drafts;
   std::optional<int> threads;
   std::optional<double> memory_gib;
   std::optional<std::string> served_model_name;
@@ -102,6 +103,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
     Append(worker.argv, "--threads", flags.threads);
     Append(worker.argv, "--kv-dtype", flags.kv_dtype);
     Append(worker.argv, "--memory-gib", flags.memory_gib);
+    Append(worker.argv, "--spoil-drafts", flags.spoil_drafts);
     cluster.workers.push_back(std::move(worker));
   }
 
@@ -214,6 +216,9 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
   add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
   add("--kv-dtype", flags->kv_dtype, "Type of the stored latents: fp32, fp16 or fp8_e4m3");
+  add("--spoil-drafts", flags->spoil_drafts,
+      "For tests: RATE or RATE@PLACE, the share of drafts that are made wrong, and which of a "
+      "chain");
   add("--threads", flags->threads, "Threads of each worker");
   add("--memory-gib", flags->memory_gib, "Memory budget of each worker, in GiB");
   add("--served-model-name", flags->served_model_name, "The name that clients ask for");

@@ -223,12 +223,9 @@ int64_t GpuActivationBytes(const ModelConfig& config, int tp, const GpuPlanOptio
 
 GpuLiveBytes CountGpuLiveBytes(const ModelConfig& config, int tp, int64_t draft_tokens) {
   GpuLiveBytes live;
-  live.state = StateSlotBytes(config, tp, draft_tokens);
-  // Per row of the window: q, k, v before the convolution; k, v and decay after it; beta.
-  const int64_t window = 1 + draft_tokens;
-  const int64_t row = 6 * config.kda_inner() / tp + config.kda_heads / tp;
-  live.verify_ring = kFloat * config.CountLayers(AttentionKind::kKda) * window * row;
-  live.sampling = kFloat * config.vocab_size + window * CeilDiv(config.vocab_size, 8);
+  live.verify_ring = VerifyRingBytes(config, tp, draft_tokens);
+  live.state = StateSlotBytes(config, tp, draft_tokens) - live.verify_ring;
+  live.sampling = kFloat * config.vocab_size + (1 + draft_tokens) * CeilDiv(config.vocab_size, 8);
   return live;
 }
 

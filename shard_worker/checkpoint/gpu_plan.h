@@ -55,8 +55,8 @@ int64_t GpuWorkspaceBytes(const ModelConfig& config, int tp, const GpuPlanOption
 
 // Of one live sequence.
 struct GpuLiveBytes {
-  int64_t state = 0;        // as StateSlotBytes
-  int64_t verify_ring = 0;  // inputs of the rows that a verify step may have to take back
+  int64_t state = 0;        // of StateSlotBytes what are not rings
+  int64_t verify_ring = 0;  // as VerifyRingBytes
   int64_t sampling = 0;     // penalty counts and grammar masks
   int64_t total() const { return state + verify_ring + sampling; }
 };

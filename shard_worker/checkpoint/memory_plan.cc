@@ -145,9 +145,22 @@ int64_t OpenPoolRows(const ModelConfig& config, int64_t draft_tokens) {
   return rows;
 }
 
+int64_t WindowRows(int64_t draft_tokens) {
+  return draft_tokens == 0 ? 0 : 2 * (1 + draft_tokens);
+}
+
+int64_t VerifyRingBytes(const ModelConfig& config, int tp, int64_t draft_tokens) {
+  constexpr int64_t kPadded = 64;
+  const int64_t rows = WindowRows(draft_tokens);
+  const int64_t wide = CeilDiv(kFloat * rows * config.kda_inner() / tp, kPadded) * kPadded;
+  const int64_t beta = CeilDiv(kFloat * rows * config.kda_heads / tp, kPadded) * kPadded;
+  return config.CountLayers(AttentionKind::kKda) * (6 * wide + beta);
+}
+
 int64_t StateSlotBytes(const ModelConfig& config, int tp, int64_t draft_tokens) {
   const int64_t open_pool = OpenPoolRows(config, draft_tokens) * 2 * config.index_head_dim;
-  return kFloat * (KdaFloats(config, tp) + Caches(config) * open_pool);
+  return kFloat * (KdaFloats(config, tp) + config.hidden + Caches(config) * open_pool) +
+         VerifyRingBytes(config, tp, draft_tokens);
 }
 
 int64_t SnapshotBytes(const ModelConfig& config, int tp) {

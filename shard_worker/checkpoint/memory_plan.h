@@ -30,8 +30,17 @@ int64_t WidenedWeightBytes(const ModelWeights& weights);
 int64_t OpenPoolRows(const ModelConfig& config, int64_t draft_tokens);
 
 // Bytes of one live sequence's state that does not grow with its length: KDA matrices (F32), the
-// last kernel - 1 inputs of each convolution (F32), raw keys and gates of open pools (F32).
+// last kernel - 1 inputs of each convolution (F32), raw keys and gates of open pools (F32), one
+// hidden row (F32), and the rings of verify windows.
 int64_t StateSlotBytes(const ModelConfig& config, int tp, int64_t draft_tokens);
+
+// Rows that such a ring holds: a window of 1 + draft_tokens that is to be committed and one that
+// runs.
+int64_t WindowRows(int64_t draft_tokens);
+
+// The part of StateSlotBytes that are the rings: per KDA layer and row q, k and v before the
+// convolution, k, v and decay after it, and beta (all F32, every array padded to 64 bytes).
+int64_t VerifyRingBytes(const ModelConfig& config, int tp, int64_t draft_tokens);
 
 // Bytes of one snapshot of a live state, taken where no indexer pool is open: KDA matrices and
 // convolution inputs, and the hidden row of the last token (all F32).

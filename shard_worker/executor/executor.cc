@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "shard_worker/executor/agreement_hash.h"
@@ -33,15 +34,20 @@ SequenceTable::Limits MakeTableLimits(const PlanLimits& limits, const Pools& poo
 }
 
 uint64_t Agreement(const v1::StepPlan& plan, const v1::StepResult& result,
-                   std::span<const CheckedRow> rows) {
+                   const CheckedPlan& checked) {
   AgreementHash hash;
   hash.Add(plan.plan_hash());
   hash.Add(plan.epoch());
   hash.Add(plan.step_id());
+  for (const CheckedCommit& commit : checked.commits) {
+    hash.Add(commit.commit->seq_uid());
+    hash.Add(static_cast<uint64_t>(commit.sequence->absorbed));
+  }
   for (int i = 0; i < result.rows_size(); ++i) {
     const v1::RowResult& row = result.rows(i);
     hash.Add(row.seq_uid());
-    hash.Add(static_cast<uint64_t>(rows[i].sequence->absorbed));
+    hash.Add(static_cast<uint64_t>(checked.rows[i].sequence->absorbed));
+    hash.Add(static_cast<uint64_t>(checked.rows[i].sequence->pending));
     hash.Add(row.tokens_size());
     for (const int32_t token : row.tokens()) hash.Add(static_cast<uint64_t>(token));
     hash.Add(row.drafts_size());
@@ -117,20 +123,22 @@ absl::StatusOr<v1::StepResult> Executor::Execute(const v1::StepPlan& plan) {
                              absl::StrCat("expected step id ", last_step_ + 1,
                                           last_step_ == 0 ? "" : " (or the last one again)")));
   }
-  auto rows = CheckPlan(plan, table_, limits_);
-  if (!rows.ok()) return Refused(plan, rows.status());
+  const absl::StatusOr<CheckedPlan> checked = CheckPlan(plan, table_, limits_);
+  if (!checked.ok()) return Refused(plan, checked.status());
 
   const auto begin = std::chrono::steady_clock::now();
   v1::StepResult result;
   result.set_epoch(options_.epoch);
   result.set_step_id(plan.step_id());
   result.set_rank(options_.rank);
-  if (absl::Status status = Run(plan, *rows, result); !status.ok()) {
+  absl::Status status = Commit(checked->commits);
+  if (status.ok()) status = Run(checked->rows, result);
+  if (!status.ok()) {
     broken_ = absl::Status(status.code(),
                            absl::StrCat("step ", plan.step_id(), " failed: ", status.message()));
     return broken_;
   }
-  result.set_agreement_hash(Agreement(plan, result, *rows));
+  result.set_agreement_hash(Agreement(plan, result, *checked));
   for (const v1::RowResult& row : result.rows()) stats_.failed_rows += !row.error().empty();
   if (options_.rank != 0) result.clear_rows();
   result.set_device_time_us(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -142,8 +150,73 @@ absl::StatusOr<v1::StepResult> Executor::Execute(const v1::StepPlan& plan) {
   return result;
 }
 
-absl::Status Executor::Run(const v1::StepPlan& plan, std::span<const CheckedRow> rows,
-                           v1::StepResult& result) {
+absl::Status Executor::Commit(std::span<const CheckedCommit> commits) {
+  // First up to where a snapshot is due, then the rest.
+  std::vector<CheckedCommit> exports;
+  segments_.clear();
+  const auto add = [&](Sequence& sequence, int64_t tokens) {
+    segments_.push_back(
+        {.slot = static_cast<int>(sequence.slot),
+         .position = static_cast<int>(sequence.absorbed - sequence.pending + tokens),
+         .commit = static_cast<int>(tokens)});
+    sequence.pending -= static_cast<int>(tokens);
+  };
+  for (const CheckedCommit& c : commits) {
+    const int64_t tokens =
+        int64_t{c.commit->export_at()} - (c.sequence->absorbed - c.sequence->pending);
+    if (c.commit->export_at() == 0 || tokens < 1 || tokens > c.sequence->pending) continue;
+    exports.push_back(c);
+    // What failed leaves nothing that could be resumed.
+    snapshot_tokens_[c.commit->snapshot()] = 0;
+    if (c.sequence->failure.ok()) add(*c.sequence, tokens);
+  }
+  if (!segments_.empty()) {
+    if (absl::Status s = model_.Commit(segments_); !s.ok()) return s;
+  }
+  for (const CheckedCommit& c : exports) {
+    if (!c.sequence->failure.ok()) continue;
+    pools_.Export(static_cast<int>(c.sequence->slot), static_cast<int>(c.commit->snapshot()));
+    snapshot_tokens_[c.commit->snapshot()] = c.commit->export_at();
+  }
+  segments_.clear();
+  for (const CheckedCommit& c : commits) {
+    if (c.sequence->failure.ok() && c.sequence->pending > 0) add(*c.sequence, c.sequence->pending);
+  }
+  return segments_.empty() ? absl::OkStatus() : model_.Commit(segments_);
+}
+
+// Puts the row's tokens and its segment behind those of the step.
+Executor::Live Executor::Begin(const CheckedRow& checked, v1::RowResult* result) {
+  const v1::Row& row = *checked.row;
+  Sequence& sequence = *checked.sequence;
+  Live entry;
+  entry.checked = checked;
+  entry.row_begin = static_cast<int>(ids_.size());
+  entry.rows = static_cast<int>(row.n_tokens());
+  entry.result = result;
+  entry.at_prefix_end = std::exchange(sequence.at_prefix_end, false);
+  if (row.from_device()) {
+    ids_.push_back(sequence.last_token);
+    if (entry.window()) {
+      entry.drafts = std::min(entry.rows - 1, static_cast<int>(sequence.drafts.size()));
+      ids_.insert(ids_.end(), sequence.drafts.begin(), sequence.drafts.begin() + entry.drafts);
+      ids_.resize(entry.row_begin + entry.rows, 0);
+    }
+  } else {
+    ids_.insert(ids_.end(), row.tokens().begin(), row.tokens().end());
+  }
+  sequence.drafts.clear();
+  segments_.push_back({.row_begin = entry.row_begin,
+                       .rows = entry.rows,
+                       .slot = static_cast<int>(sequence.slot),
+                       .position = static_cast<int>(sequence.absorbed),
+                       .pages = sequence.pages,
+                       .window = entry.window(),
+                       .commit = sequence.pending});
+  return entry;
+}
+
+absl::Status Executor::Run(std::span<const CheckedRow> rows, v1::StepResult& result) {
   std::vector<Live> live;
   live.reserve(rows.size());
   // Live rows point at their results, so all results exist before.
@@ -160,46 +233,40 @@ absl::Status Executor::Run(const v1::StepPlan& plan, std::span<const CheckedRow>
       result.mutable_rows(i)->set_error(std::string(sequence.failure.message()));
       continue;
     }
-    Live& entry = live.emplace_back();
-    entry.checked = rows[i];
-    entry.row_begin = static_cast<int>(ids_.size());
-    entry.rows = static_cast<int>(row.n_tokens());
-    entry.result = result.mutable_rows(i);
-    if (row.from_device()) {
-      ids_.push_back(sequence.last_token);
-    } else {
-      ids_.insert(ids_.end(), row.tokens().begin(), row.tokens().end());
-    }
-    segments_.push_back({.row_begin = entry.row_begin,
-                         .rows = entry.rows,
-                         .slot = static_cast<int>(sequence.slot),
-                         .position = static_cast<int>(row.position()),
-                         .pages = sequence.pages});
-    (row.kind() == v1::Row::KIND_PREFILL ? stats_.prefill_tokens : stats_.decode_tokens) +=
-        row.n_tokens();
+    live.push_back(Begin(rows[i], result.mutable_rows(i)));
   }
   if (live.empty()) return absl::OkStatus();
 
   if (absl::Status s = model_.Trunk(ids_, segments_); !s.ok()) return s;
-  for (const Live& entry : live) entry.checked.sequence->absorbed += entry.rows;
   if (absl::Status s = ScoreTargets(live); !s.ok()) return s;
   if (absl::Status s = Draw(live); !s.ok()) return s;
-  Export(live);
-  return Draft(live);
+  for (const Live& entry : live) {
+    Sequence& sequence = *entry.checked.sequence;
+    sequence.absorbed += entry.kept;
+    sequence.pending = entry.window() ? entry.kept : 0;
+    (entry.checked.row->kind() == v1::Row::KIND_PREFILL ? stats_.prefill_tokens
+                                                        : stats_.decode_tokens) += entry.kept;
+  }
+  if (absl::Status s = Draft(live); !s.ok()) return s;
+  for (const Live& entry : live) Export(entry);
+  return absl::OkStatus();
 }
 
-void Executor::Export(std::span<const Live> live) {
-  for (const Live& entry : live) {
-    const Sequence& sequence = *entry.checked.sequence;
-    for (const v1::Export& e : entry.checked.row->exports()) {
-      // What failed leaves nothing that could be resumed.
-      snapshot_tokens_[e.snapshot()] = sequence.failure.ok() ? sequence.absorbed : 0;
-      if (!sequence.failure.ok()) continue;
-      const int last_row = entry.row_begin + entry.rows - 1;
-      pools_.Export(static_cast<int>(sequence.slot),
-                    model_.activations().h + last_row * model_.config().hidden,
-                    static_cast<int>(e.snapshot()));
-    }
+// The row that fills a page keeps its hidden row with the slot: a snapshot may be taken there, now
+// or when the row's window is committed.
+void Executor::Export(const Live& entry) {
+  const Sequence& sequence = *entry.checked.sequence;
+  const int slot = static_cast<int>(sequence.slot);
+  const int64_t filled = sequence.absorbed - sequence.absorbed % kTokensPerPage;
+  const int64_t behind = sequence.absorbed - filled;  // rows after the one that filled it
+  if (sequence.failure.ok() && behind < entry.kept) {
+    const int64_t row = entry.row_begin + entry.kept - 1 - behind;
+    pools_.KeepHidden(slot, model_.activations().h + row * model_.config().hidden);
+  }
+  for (const v1::Export& e : entry.checked.row->exports()) {
+    // What failed leaves nothing that could be resumed.
+    snapshot_tokens_[e.snapshot()] = sequence.failure.ok() ? sequence.absorbed : 0;
+    if (sequence.failure.ok()) pools_.Export(slot, static_cast<int>(e.snapshot()));
   }
 }
 
@@ -209,6 +276,8 @@ void Executor::Fail(Live& entry, int64_t position) {
   sequence.failure =
       absl::InternalError(absl::StrCat("sequence ", sequence.uid, ": the logits at position ",
                                        position, " hold a NaN or no finite value"));
+  entry.result->clear_tokens();
+  entry.result->clear_logprobs();
   entry.result->clear_target_logprobs();
   entry.result->set_error(std::string(sequence.failure.message()));
 }
@@ -235,7 +304,7 @@ absl::Status Executor::ScoreTargets(std::vector<Live>& live) {
     for (int i = 0; i < row.logprob_targets_size(); ++i, ++at) {
       if (!entry.checked.sequence->failure.ok()) continue;
       if (std::isnan(logprobs[at])) {
-        Fail(entry, row.position() + i);
+        Fail(entry, entry.checked.sequence->absorbed + i);
       } else {
         entry.result->add_target_logprobs(logprobs[at]);
       }
@@ -250,104 +319,50 @@ absl::Status Executor::Draw(std::vector<Live>& live) {
   draws_.clear();
   for (Live& entry : live) {
     const Sequence& sequence = *entry.checked.sequence;
+    if (!entry.window()) entry.kept = entry.rows;
     if (!entry.checked.row->sample() || !sequence.failure.ok()) continue;
-    logit_rows_.push_back(entry.row_begin + entry.rows - 1);
-    draws_.push_back(sequence.sampling);
-    draws_.back().position = static_cast<uint32_t>(sequence.absorbed);
+    const bool tests = sequence.acceptance == v1::ACCEPTANCE_REJECTION;
+    for (int i = entry.window() ? 0 : entry.rows - 1; i < entry.rows; ++i) {
+      logit_rows_.push_back(entry.row_begin + i);
+      ops::SampleParams& draw = draws_.emplace_back(sequence.sampling);
+      draw.position = static_cast<uint32_t>(sequence.absorbed + i + 1);
+      if (tests && i < entry.drafts) draw.draft = ids_[entry.row_begin + i + 1];
+    }
     drawing.push_back(&entry);
   }
   if (drawing.empty()) return absl::OkStatus();
-  drawn_.resize(drawing.size());
+  drawn_.resize(draws_.size());
   if (absl::Status s = model_.Draw(model_.activations().h, logit_rows_, draws_, drawn_); !s.ok()) {
     return s;
   }
-  for (size_t i = 0; i < drawing.size(); ++i) {
-    Live& entry = *drawing[i];
-    const v1::Row& row = *entry.checked.row;
-    if (!drawn_[i].finite || drawn_[i].token < 0) {
-      Fail(entry, row.position() + entry.rows - 1);
-      continue;
-    }
-    entry.drawn = drawn_[i].token;
-    entry.checked.sequence->last_token = drawn_[i].token;
-    entry.result->add_tokens(drawn_[i].token);
-    if (row.want_logprob()) entry.result->add_logprobs(drawn_[i].logprob);
+  size_t at = 0;
+  for (Live* entry : drawing) {
+    const size_t count = entry->window() ? entry->rows : 1;
+    Accept(*entry, std::span(drawn_).subspan(at, count));
+    at += count;
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::Draft(std::vector<Live>& live) {
-  // The draft layer's rows: those of the sequences that want it, without gaps.
-  Activations& a = model_.activations();
-  ops::Backend& backend = model_.backend();
-  const int64_t width = model_.config().hidden;
-  std::vector<Live*> drafting;
-  std::vector<ops::Segment> segments;
-  std::vector<int32_t> next;
-  for (size_t i = 0; i < live.size(); ++i) {
-    Live& entry = live[i];
-    const v1::Row& row = *entry.checked.row;
-    if (!row.draft() || !entry.checked.sequence->failure.ok()) continue;
-    ops::Segment segment = segments_[i];
-    segment.row_begin = static_cast<int>(next.size());
-    backend.Copy(a.mtp_h + segment.row_begin * width, a.h + entry.row_begin * width,
-                 entry.rows * width * sizeof(float));
-    next.insert(next.end(), ids_.begin() + entry.row_begin + 1,
-                ids_.begin() + entry.row_begin + entry.rows);
-    next.push_back(row.sample() ? entry.drawn : row.mtp_next());
-    segments.push_back(segment);
-    drafting.push_back(&entry);
+// Takes the tokens that were drawn, up to the first that is not the row's draft: what comes behind
+// it follows a token that was rejected.
+void Executor::Accept(Live& entry, std::span<const ops::SampleResult> drawn) {
+  Sequence& sequence = *entry.checked.sequence;
+  const int first = entry.rows - static_cast<int>(drawn.size());
+  for (int i = first; i < entry.rows; ++i) {
+    const ops::SampleResult& result = drawn[i - first];
+    if (!result.finite || result.token < 0) {
+      entry.kept = entry.window() ? 0 : entry.rows;
+      return Fail(entry, sequence.absorbed + i);
+    }
+    entry.kept = i + 1;
+    entry.drawn = result.token;
+    entry.result->add_tokens(result.token);
+    if (entry.checked.row->want_logprob()) entry.result->add_logprobs(result.logprob);
+    if (i >= entry.drafts || result.token != ids_[entry.row_begin + i + 1]) break;
+    ++stats_.accepted_tokens;
   }
-  if (drafting.empty()) return absl::OkStatus();
-  if (absl::Status s = model_.Draft(next, segments); !s.ok()) return s;
-
-  // Each pass turns the last row of every chain into one draft; the row after it, made from that
-  // draft and this pass's hidden row, is scratch in the caches: the next real rows overwrite it.
-  while (true) {
-    std::vector<Live*> chain;
-    std::vector<int> last_rows;
-    std::vector<ops::Segment> chain_segments;
-    for (size_t i = 0; i < drafting.size(); ++i) {
-      const auto wanted = static_cast<int>(drafting[i]->checked.row->draft_chain());
-      if (drafting[i]->result->drafts_size() >= wanted) continue;
-      chain.push_back(drafting[i]);
-      last_rows.push_back(segments[i].row_begin + segments[i].rows - 1);
-      ops::Segment segment = segments[i];
-      segment.position += segment.rows;
-      segment.rows = 1;
-      chain_segments.push_back(segment);
-    }
-    if (chain.empty()) return absl::OkStatus();
-
-    draws_.assign(chain.size(), ops::SampleParams());
-    for (size_t i = 0; i < chain.size(); ++i) {
-      draws_[i].first_banned = chain[i]->checked.sequence->sampling.first_banned;
-    }
-    drawn_.resize(chain.size());
-    if (absl::Status s = model_.Draw(a.mtp_o, last_rows, draws_, drawn_); !s.ok()) return s;
-
-    drafting.clear();
-    segments.clear();
-    next.clear();
-    for (size_t i = 0; i < chain.size(); ++i) {
-      if (drawn_[i].token < 0) continue;  // not finite: no more drafts, the sequence itself is well
-      chain[i]->result->add_drafts(drawn_[i].token);
-      ++stats_.draft_tokens;
-      if (chain[i]->result->drafts_size() ==
-          static_cast<int>(chain[i]->checked.row->draft_chain())) {
-        continue;
-      }
-      ops::Segment segment = chain_segments[i];
-      segment.row_begin = static_cast<int>(next.size());
-      backend.Copy(a.mtp_h + segment.row_begin * width, a.mtp_o + last_rows[i] * width,
-                   width * sizeof(float));
-      next.push_back(drawn_[i].token);
-      segments.push_back(segment);
-      drafting.push_back(chain[i]);
-    }
-    if (drafting.empty()) return absl::OkStatus();
-    if (absl::Status s = model_.Draft(next, segments); !s.ok()) return s;
-  }
+  sequence.last_token = entry.drawn;
 }
 
 v1::DumpReply Executor::Dump(const v1::Dump& request) {
@@ -358,6 +373,7 @@ v1::DumpReply Executor::Dump(const v1::Dump& request) {
   const Sequence* sequence = table_.Find(request.seq_uid());
   if (sequence == nullptr || !sequence->owns_slot) return reply;
   reply.set_tokens(static_cast<uint32_t>(sequence->absorbed));
+  reply.set_pending_tokens(static_cast<uint32_t>(sequence->pending));
 
   const ModelConfig& config = model_.config();
   const auto store = [&](int layer, const char* part, const AgreementHash& hash) {

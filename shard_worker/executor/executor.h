@@ -11,6 +11,7 @@
 #include "kernels/ops/batch.h"
 #include "kernels/ops/sampling.h"
 #include "proto/quartet/v1/worker.pb.h"
+#include "shard_worker/executor/draft_spoiler.h"
 #include "shard_worker/executor/plan_check.h"
 #include "shard_worker/executor/sequence_table.h"
 #include "shard_worker/memory/pools.h"
@@ -18,14 +19,14 @@
 
 namespace quartet {
 
-// Drafts that may be chained after a row, and rows that may have to be taken back: sizes the rings
-// of open pools.
+// Drafts that may be chained after a row, and that a window may hold: sizes all rings.
 inline constexpr int kMaxDraftTokens = 3;
 
 struct ExecutorOptions {
   uint64_t epoch = 0;
   int rank = 0;
   int64_t max_model_len = 0;  // tokens
+  DraftSpoiler spoiler;       // for tests
 };
 
 // What has been done so far. Written by the compute thread.
@@ -35,6 +36,7 @@ struct ExecutorStats {
   uint64_t prefill_tokens = 0;
   uint64_t decode_tokens = 0;
   uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;  // drafts
   uint64_t failed_rows = 0;
 };
 
@@ -42,6 +44,10 @@ struct ExecutorStats {
 // rows, draws tokens, and reports. Holds no policy: everything that a plan asks for and that is
 // possible is done, everything else is refused as a whole with a message, and then nothing has
 // changed. All ranks of the group make the same calls in the same order. One thread.
+//
+// Speculation: a window's rows run without touching the live state; what is accepted of them is
+// `pending` until a commit or the sequence's next row takes it in. Drafts for the next window are
+// made by the draft layer in the same step and stay here.
 class Executor {
  public:
   // Keeps references; all must outlive the executor.
@@ -71,18 +77,27 @@ class Executor {
     CheckedRow checked;
     int row_begin = 0;
     int rows = 0;
-    int32_t drawn = -1;
+    int kept = 0;    // the first of them, which stay part of the sequence
+    int drafts = 0;  // that its window tests
+    bool at_prefix_end = false;
+    int32_t drawn = -1;  // last
     v1::RowResult* result = nullptr;
+
+    bool window() const { return checked.row->kind() == v1::Row::KIND_VERIFY; }
   };
 
   absl::Status CheckSnapshot(const v1::SequenceOpen& open) const;
-  absl::Status Run(const v1::StepPlan& plan, std::span<const CheckedRow> rows,
-                   v1::StepResult& result);
+  absl::Status Commit(std::span<const CheckedCommit> commits);
+  absl::Status Run(std::span<const CheckedRow> rows, v1::StepResult& result);
+  Live Begin(const CheckedRow& checked, v1::RowResult* result);
   absl::Status ScoreTargets(std::vector<Live>& live);
   absl::Status Draw(std::vector<Live>& live);
+  void Accept(Live& entry, std::span<const ops::SampleResult> drawn);
   static void Fail(Live& entry, int64_t position);
   absl::Status Draft(std::vector<Live>& live);
-  void Export(std::span<const Live> live);
+  absl::Status RemakePrefixEntry(const Live& entry, const ops::Segment& segment);
+  void AddDraft(Live& entry, int32_t draft);
+  void Export(const Live& entry);
   v1::StepResult Refused(const v1::StepPlan& plan, const absl::Status& status);
 
   const ExecutorOptions options_;

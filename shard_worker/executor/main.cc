@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   options.listen_admin = "127.0.0.1:0";
   std::string log_level = "info";
   std::string kv_dtype = "fp16";
+  std::string spoil_drafts;
   bool die_with_parent = false;
   app.add_option("--coordinator", options.coordinator, "HOST:PORT or unix:/path")
       ->envname("QUARTET_COORDINATOR")
@@ -74,6 +75,11 @@ int main(int argc, char** argv) {
                  "HOST:PORT of /metrics, /livez, /readyz; port 0 takes a free one")
       ->envname("QUARTET_LISTEN_ADMIN")
       ->capture_default_str();
+  app.add_option(
+         "--spoil-drafts", spoil_drafts,
+         "for tests: RATE or RATE@PLACE, the share of drafts that are made wrong, and which "
+         "of a chain (from 1); text must not change by it")
+      ->envname("QUARTET_SPOIL_DRAFTS");
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->envname("QUARTET_LOG_LEVEL")
       ->capture_default_str();
@@ -91,13 +97,19 @@ int main(int argc, char** argv) {
                  log_level.c_str());
     return 1;
   }
-  const absl::StatusOr<quartet::KvDtype> parsed = quartet::ParseKvDtype(kv_dtype);
-  if (!parsed.ok()) {
-    quartet::LogError(std::string(parsed.status().message()));
-    quartet::StatusChannel(options.status_fd).Error(std::string(parsed.status().message()));
+  const auto refuse = [&](const absl::Status& status) {
+    quartet::LogError(std::string(status.message()));
+    quartet::StatusChannel(options.status_fd).Error(std::string(status.message()));
     return 1;
-  }
+  };
+  const absl::StatusOr<quartet::KvDtype> parsed = quartet::ParseKvDtype(kv_dtype);
+  if (!parsed.ok()) return refuse(parsed.status());
   options.kv_dtype = *parsed;
+  if (!spoil_drafts.empty()) {
+    const auto spoiler = quartet::DraftSpoiler::Parse(spoil_drafts);
+    if (!spoiler.ok()) return refuse(spoiler.status());
+    options.spoiler = *spoiler;
+  }
 
   quartet::ShardWorker worker(options);
   std::promise<int> exit_code;

@@ -1,6 +1,7 @@
 #include "shard_worker/executor/plan_check.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -10,9 +11,10 @@
 namespace quartet {
 namespace {
 
-template <typename... Args>
-absl::Status Bad(const v1::Row& row, const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat("sequence ", row.seq_uid(), ": ", args...));
+// Of a row or a commit.
+template <typename T, typename... Args>
+absl::Status Bad(const T& of, const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat("sequence ", of.seq_uid(), ": ", args...));
 }
 
 absl::Status CheckIds(const v1::Row& row, const char* field,
@@ -25,18 +27,40 @@ absl::Status CheckIds(const v1::Row& row, const char* field,
   return absl::OkStatus();
 }
 
+absl::Status CheckWindow(const v1::Row& row, const PlanLimits& limits) {
+  if (limits.max_draft_tokens == 0) {
+    return Bad(row, "kind KIND_VERIFY, but the model has no draft layer");
+  }
+  if (row.draft_tokens() > static_cast<uint32_t>(limits.max_draft_tokens)) {
+    return Bad(row, "draft_tokens is ", row.draft_tokens(), ", expected at most ",
+               limits.max_draft_tokens);
+  }
+  if (row.n_tokens() != 1 + row.draft_tokens()) {
+    return Bad(row, "n_tokens of a window is ", row.n_tokens(), ", expected 1 + draft_tokens, ",
+               1 + row.draft_tokens());
+  }
+  if (!row.from_device() || row.tokens_size() != 0 || !row.sample()) {
+    return Bad(row, "a window comes with from_device and sample and without tokens");
+  }
+  if (row.exports_size() != 0 || row.logprob_targets_size() != 0) {
+    return Bad(row, "a window has no exports and no logprob_targets, given were ",
+               row.exports_size(), " and ", row.logprob_targets_size());
+  }
+  return absl::OkStatus();
+}
+
 // What stands in the row itself.
 absl::Status CheckShape(const v1::Row& row, const PlanLimits& limits) {
-  if (row.kind() != v1::Row::KIND_PREFILL && row.kind() != v1::Row::KIND_DECODE) {
-    return Bad(row, "kind ", v1::Row::Kind_Name(row.kind()), "(", static_cast<int>(row.kind()),
-               ") is not supported by this worker, expected KIND_PREFILL or KIND_DECODE");
-  }
-  if (row.draft_tokens() != 0) {
-    return Bad(row, "draft_tokens is ", row.draft_tokens(),
-               ", but verification of drafts is not supported by this worker");
+  if (row.kind() == v1::Row::KIND_UNSPECIFIED || !v1::Row::Kind_IsValid(row.kind())) {
+    return Bad(row, "kind is ", static_cast<int>(row.kind()),
+               ", expected KIND_PREFILL, KIND_DECODE or KIND_VERIFY");
   }
   if (row.n_tokens() == 0) return Bad(row, "n_tokens is 0, expected at least 1");
-  if (row.from_device()) {
+  if (row.kind() == v1::Row::KIND_VERIFY) {
+    if (absl::Status s = CheckWindow(row, limits); !s.ok()) return s;
+  } else if (row.draft_tokens() != 0) {
+    return Bad(row, "draft_tokens is ", row.draft_tokens(), ", but the row is not KIND_VERIFY");
+  } else if (row.from_device()) {
     if (row.n_tokens() != 1 || row.tokens_size() != 0) {
       return Bad(row,
                  "from_device stands for one token and comes without tokens, given were "
@@ -82,7 +106,8 @@ absl::Status CheckPlace(const v1::Row& row, const Sequence& sequence, const Plan
   }
   // A failed sequence only keeps its books.
   if (!sequence.failure.ok()) return absl::OkStatus();
-  if (row.position() != sequence.absorbed) {
+  if (row.from_device() ? row.position() < sequence.absorbed
+                        : row.position() != sequence.absorbed) {
     return Bad(row, "position is ", row.position(), ", but ", sequence.absorbed,
                " tokens have been absorbed");
   }
@@ -105,43 +130,76 @@ absl::Status CheckPlace(const v1::Row& row, const Sequence& sequence, const Plan
   return absl::OkStatus();
 }
 
-// What the row leaves in snapshots, each of which a plan writes at most once.
-absl::Status CheckExports(const v1::Row& row, const PlanLimits& limits,
+// A snapshot that a row or a commit writes; a plan writes each at most once.
+template <typename T>
+absl::Status CheckExport(const T& by, uint64_t tokens, uint32_t snapshot, const PlanLimits& limits,
+                         absl::flat_hash_set<uint32_t>& written) {
+  if (tokens % kTokensPerPage != 0) {
+    return Bad(by, "export at ", tokens, " tokens, expected a multiple of ", kTokensPerPage);
+  }
+  if (snapshot >= static_cast<uint32_t>(limits.snapshots)) {
+    return Bad(by, "snapshot ", snapshot, " does not exist; the worker has ", limits.snapshots,
+               " snapshots");
+  }
+  if (!written.insert(snapshot).second) {
+    return Bad(by, "snapshot ", snapshot, " is written twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckExports(const v1::Row& row, const Sequence& sequence, const PlanLimits& limits,
                           absl::flat_hash_set<uint32_t>& written) {
+  // A failed sequence only keeps its books.
+  const auto position = static_cast<uint64_t>(
+      row.from_device() && sequence.failure.ok() ? sequence.absorbed : row.position());
   for (const v1::Export& e : row.exports()) {
     if (e.offset() != row.n_tokens()) {
       return Bad(row, "export after ", e.offset(), " of ", row.n_tokens(),
                  " tokens; this worker exports at the end of a row");
     }
-    const uint64_t tokens = uint64_t{row.position()} + e.offset();
-    if (tokens % kTokensPerPage != 0) {
-      return Bad(row, "export at ", tokens, " tokens, expected a multiple of ", kTokensPerPage);
-    }
-    if (e.snapshot() >= static_cast<uint32_t>(limits.snapshots)) {
-      return Bad(row, "snapshot ", e.snapshot(), " does not exist; the worker has ",
-                 limits.snapshots, " snapshots");
-    }
-    if (!written.insert(e.snapshot()).second) {
-      return Bad(row, "snapshot ", e.snapshot(), " is written twice");
+    if (absl::Status s = CheckExport(row, position + e.offset(), e.snapshot(), limits, written);
+        !s.ok()) {
+      return s;
     }
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<CheckedCommit>> CheckCommits(const v1::StepPlan& plan,
+                                                        SequenceTable& table,
+                                                        const PlanLimits& limits,
+                                                        absl::flat_hash_set<uint32_t>& written) {
+  std::vector<CheckedCommit> commits;
+  commits.reserve(plan.commits_size());
+  absl::flat_hash_set<uint64_t> uids;
+  for (const v1::Commit& commit : plan.commits()) {
+    Sequence* sequence = table.Find(commit.seq_uid());
+    if (sequence == nullptr) return Bad(commit, "to be committed, but not open");
+    if (!uids.insert(commit.seq_uid()).second) return Bad(commit, "two commits in one plan");
+    if (commit.export_at() != 0) {
+      absl::Status s = CheckExport(commit, commit.export_at(), commit.snapshot(), limits, written);
+      if (!s.ok()) return s;
+    }
+    commits.push_back({&commit, sequence});
+  }
+  return commits;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, SequenceTable& table,
-                                                  const PlanLimits& limits) {
-  if (plan.commits_size() != 0 || plan.copies_size() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan has ", plan.commits_size(),
-                                                   " commits and ", plan.copies_size(),
+absl::StatusOr<CheckedPlan> CheckPlan(const v1::StepPlan& plan, SequenceTable& table,
+                                      const PlanLimits& limits) {
+  if (plan.copies_size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan has ", plan.copies_size(),
                                                    " copies, which this worker does not support"));
   }
-  std::vector<CheckedRow> rows;
-  rows.reserve(plan.rows_size());
+  absl::flat_hash_set<uint32_t> written;
+  absl::StatusOr<std::vector<CheckedCommit>> commits = CheckCommits(plan, table, limits, written);
+  if (!commits.ok()) return commits.status();
+  CheckedPlan checked = {.commits = *std::move(commits)};
+  checked.rows.reserve(plan.rows_size());
   absl::flat_hash_set<uint64_t> uids;
   absl::flat_hash_set<uint32_t> new_pages;
-  absl::flat_hash_set<uint32_t> written;
   uint64_t tokens = 0;
   const int64_t max_pages =
       (limits.max_model_len + limits.max_draft_tokens + kTokensPerPage - 1) / kTokensPerPage;
@@ -151,7 +209,7 @@ absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, Sequ
     if (!uids.insert(row.seq_uid()).second) return Bad(row, "two rows in one plan");
     if (absl::Status s = CheckShape(row, limits); !s.ok()) return s;
     if (absl::Status s = CheckPlace(row, *sequence, limits); !s.ok()) return s;
-    if (absl::Status s = CheckExports(row, limits, written); !s.ok()) return s;
+    if (absl::Status s = CheckExports(row, *sequence, limits, written); !s.ok()) return s;
     for (const uint32_t page : row.new_pages()) {
       if (page >= static_cast<uint32_t>(limits.pages)) {
         return Bad(row, "page ", page, " does not exist; the worker has ", limits.pages, " pages");
@@ -172,9 +230,9 @@ absl::StatusOr<std::vector<CheckedRow>> CheckPlan(const v1::StepPlan& plan, Sequ
       return absl::InvalidArgumentError(absl::StrCat("the plan has more than ", limits.max_rows,
                                                      " tokens (max_num_batched_tokens)"));
     }
-    rows.push_back({&row, sequence});
+    checked.rows.push_back({&row, sequence});
   }
-  return rows;
+  return checked;
 }
 
 }  // namespace quartet

@@ -60,6 +60,11 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
   if (open.has_resume()) {
     if (absl::Status s = CheckResume(open.resume()); !s.ok()) return refuse(s);
   }
+  if (!v1::Acceptance_IsValid(open.acceptance())) {
+    return refuse(absl::InvalidArgumentError(
+        absl::StrCat("acceptance is ", static_cast<int>(open.acceptance()),
+                     ", expected ACCEPTANCE_REJECTION or ACCEPTANCE_COUPLED")));
+  }
   owner = {.taken = true, .uid = open.seq_uid()};
   ++slots_used_;
   sequence.owns_slot = true;
@@ -73,6 +78,8 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
   }
   sequence.shared_pages = sequence.pages.size();
   sequence.absorbed = open.resume().n_tokens();
+  sequence.at_prefix_end = open.has_resume();
+  if (open.acceptance() != v1::ACCEPTANCE_UNSPECIFIED) sequence.acceptance = open.acceptance();
   return absl::OkStatus();
 }
 

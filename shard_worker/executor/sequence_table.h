@@ -19,8 +19,12 @@ struct Sequence {
   ops::SampleParams sampling;
   std::vector<int32_t> pages;  // page i holds positions i * kTokensPerPage ..
   size_t shared_pages = 0;     // the first ones, which it only reads
-  int64_t absorbed = 0;        // tokens that the live state and the pages contain
-  int32_t last_token = -1;     // drawn last; -1 = none yet
+  int64_t absorbed = 0;        // tokens that it consists of: all are in the pages
+  int pending = 0;          // the last of them, accepted from a window, not yet in the live state
+  int32_t last_token = -1;  // drawn last; -1 = none yet
+  std::vector<int32_t> drafts;  // of what follows last_token, for the next row
+  v1::Acceptance acceptance = v1::ACCEPTANCE_REJECTION;
+  bool at_prefix_end = false;  // begins behind a cached prefix, and no row has run yet
   // Not OK: the sequence cannot be run (refused when it was opened, or a row failed). Its rows fail
   // with this reason, the others of the plan run.
   absl::Status failure;

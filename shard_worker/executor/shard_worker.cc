@@ -213,6 +213,7 @@ class ShardWorker::Impl {
     info.set_num_layers(config_.layers);
     info.set_max_position_embeddings(config_.max_position_embeddings);
     info.set_hidden_size(config_.hidden);
+    info.set_num_mtp_layers(config_.mtp_layers);
     for (const v1::MemoryOffer& offer : offers_) *hello.add_offers() = offer;
     if (!link_->Send(message)) return StreamEnded();
     return absl::OkStatus();
@@ -426,8 +427,12 @@ class ShardWorker::Impl {
     limits.max_context = static_cast<int>(welcome.max_model_len()) + kMaxDraftTokens;
     QUARTET_ASSIGN(
         model_, Model::Create(config_, std::move(ops_), *backend_, *pools_, *collectives_, limits));
-    for (int n = 1; n <= std::min(kMaxRecordedRows, pools_->options().slots); ++n) {
-      QUARTET_RETURN_IF_ERROR(model_->RecordTrunk(std::vector<int>(n, 1)));
+    // Decode steps, and windows of as many rows in every sequence.
+    const int longest = model_->has_mtp() ? 1 + kMaxDraftTokens : 1;
+    for (int rows = 1; rows <= longest; ++rows) {
+      for (int n = 1; n <= std::min(kMaxRecordedRows / rows, pools_->options().slots); ++n) {
+        QUARTET_RETURN_IF_ERROR(model_->RecordTrunk(std::vector<int>(n, rows)));
+      }
     }
     LogInfo(
         absl::StrFormat("memory: %.1f MiB of slots, %.1f MiB of pages, %.1f MiB of step buffers",
@@ -436,7 +441,8 @@ class ShardWorker::Impl {
                         Mib(static_cast<int64_t>(model_->activations().memory.bytes()))));
     Executor executor({.epoch = welcome.epoch(),
                        .rank = static_cast<int>(welcome.rank()),
-                       .max_model_len = welcome.max_model_len()},
+                       .max_model_len = welcome.max_model_len(),
+                       .spoiler = options_.spoiler},
                       *model_, *pools_);
     v1::FromWorker ready;
     ready.mutable_ready()->set_epoch(welcome.epoch());

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "shard_worker/checkpoint/memory_plan.h"
 #include "shard_worker/executor/device.h"
+#include "shard_worker/executor/draft_spoiler.h"
 
 namespace quartet {
 
@@ -21,6 +22,7 @@ struct ShardWorkerOptions {
   double memory_gib = 0;     // 0 = this worker's share of what the device may use
   std::string listen_admin;  // host:port; empty = no admin port
   int status_fd = -1;
+  DraftSpoiler spoiler;  // for tests
 };
 
 // One rank of a cluster: checks its checkpoint, joins a coordinator, loads its slice, and executes

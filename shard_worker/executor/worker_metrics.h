@@ -23,6 +23,7 @@ class WorkerMetrics {
         prefill_(Tokens("prefill")),
         decode_(Tokens("decode")),
         draft_(Tokens("draft")),
+        accepted_(Tokens("accepted_draft")),
         step_seconds_(metrics.GetHistogram("quartet_worker_step_seconds",
                                            "Seconds from a plan to its result", LatencyBuckets())),
         saturated_f16_(Saturated("f16")),
@@ -50,6 +51,7 @@ class WorkerMetrics {
     prefill_.Add(static_cast<double>(now.prefill_tokens - seen_.prefill_tokens));
     decode_.Add(static_cast<double>(now.decode_tokens - seen_.decode_tokens));
     draft_.Add(static_cast<double>(now.draft_tokens - seen_.draft_tokens));
+    accepted_.Add(static_cast<double>(now.accepted_tokens - seen_.accepted_tokens));
     saturated_f16_.Add(static_cast<double>(saturated_f16 - seen_saturated_f16_));
     saturated_e4m3_.Add(static_cast<double>(saturated_e4m3 - seen_saturated_e4m3_));
     seen_saturated_f16_ = saturated_f16;
@@ -82,6 +84,7 @@ class WorkerMetrics {
   Counter& prefill_;
   Counter& decode_;
   Counter& draft_;
+  Counter& accepted_;
   Histogram& step_seconds_;
   Counter& saturated_f16_;
   Counter& saturated_e4m3_;

@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
   const int64_t ring_floats = pools->ring_rows_ * 2 * config.index_head_dim;
   pools->latent_row_bytes_ = config.kv_lora_rank * LatentBytes(options.kv_dtype);
   const int64_t latent_bytes = kTokensPerPage * pools->latent_row_bytes_;
-  const int64_t pool_key_bytes = kTokensPerPage / config.index_kpool * config.index_head_dim *
-                                 (options.kv_dtype == KvDtype::kFp32 ? 4 : 2);
+  pools->pool_key_row_bytes_ = config.index_head_dim * (options.kv_dtype == KvDtype::kFp32 ? 4 : 2);
+  const int64_t pool_key_bytes = kTokensPerPage / config.index_kpool * pools->pool_key_row_bytes_;
 
   const int layers = static_cast<int>(config.layers + config.mtp_layers);
   const auto is_kda = [&](int layer) {
@@ -71,9 +71,27 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
     place.conv = AlignFloats(place.recurrent + pools->recurrent_floats_);
     floats = AlignFloats(place.conv + pools->conv_floats_);
   }
-  pools->kda_floats_ = floats;
+  pools->hidden_at_ = floats;
   pools->hidden_ = config.hidden;
-  pools->snapshot_floats_ = AlignFloats(floats + config.hidden);
+  floats = AlignFloats(floats + config.hidden);
+  pools->snapshot_floats_ = floats;
+  const int64_t inner = heads * config.kda_head_dim;
+  const int64_t window_rows = WindowRows(options.draft_tokens);
+  pools->window_rows_ = static_cast<int>(window_rows);
+  const auto take = [&](int64_t count) {
+    const int64_t at = floats;
+    floats = AlignFloats(floats + count);
+    return at;
+  };
+  for (int layer = 0; layer < layers; ++layer) {
+    if (!is_kda(layer)) continue;
+    auto& window = pools->places_[layer].window;
+    window.conv = take(window_rows * 3 * inner);
+    window.k = take(window_rows * inner);
+    window.v = take(window_rows * inner);
+    window.g = take(window_rows * inner);
+    window.beta = take(window_rows * heads);
+  }
   for (int layer = 0; layer < layers; ++layer) {
     if (is_kda(layer)) continue;
     LayerPlace& place = pools->places_[layer];
@@ -103,32 +121,51 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
   return pools;
 }
 
-void Pools::Export(int slot, const float* hidden, int snapshot) {
-  float* to = reinterpret_cast<float*>(snapshots_.data()) + snapshot * snapshot_floats_;
-  const float* from = reinterpret_cast<float*>(slots_.data()) + slot * slot_floats_;
-  backend_.Copy(to, from, kda_floats_ * sizeof(float));
-  backend_.Copy(to + kda_floats_, hidden, hidden_ * sizeof(float));
+float* Pools::slot_data(int slot) const {
+  return reinterpret_cast<float*>(slots_.data()) + slot * slot_floats_;
+}
+
+float* Pools::snapshot_data(int snapshot) const {
+  return reinterpret_cast<float*>(snapshots_.data()) + snapshot * snapshot_floats_;
+}
+
+void Pools::KeepHidden(int slot, const float* hidden) {
+  backend_.Copy(slot_data(slot) + hidden_at_, hidden, hidden_ * sizeof(float));
+}
+
+const float* Pools::hidden(int slot) const {
+  return slot_data(slot) + hidden_at_;
+}
+
+void Pools::Export(int slot, int snapshot) {
+  backend_.Copy(snapshot_data(snapshot), slot_data(slot), snapshot_bytes());
 }
 
 void Pools::Restore(int snapshot, int slot) {
-  const float* from = reinterpret_cast<float*>(snapshots_.data()) + snapshot * snapshot_floats_;
-  float* to = reinterpret_cast<float*>(slots_.data()) + slot * slot_floats_;
-  backend_.Copy(to, from, kda_floats_ * sizeof(float));
+  backend_.Copy(slot_data(slot), snapshot_data(snapshot), snapshot_bytes());
 }
 
 ops::KdaState Pools::kda_state(int layer) const {
-  float* base = reinterpret_cast<float*>(slots_.data());
+  float* base = slot_data(0);
+  const LayerPlace& place = places_[layer];
   ops::KdaState state;
-  state.recurrent = base + places_[layer].recurrent;
-  state.conv = base + places_[layer].conv;
+  state.recurrent = base + place.recurrent;
+  state.conv = base + place.conv;
   state.recurrent_slot_stride = slot_floats_;
   state.conv_slot_stride = slot_floats_;
+  state.window = {.conv = base + place.window.conv,
+                  .k = base + place.window.k,
+                  .v = base + place.window.v,
+                  .g = base + place.window.g,
+                  .beta = base + place.window.beta,
+                  .slot_stride = slot_floats_,
+                  .rows = window_rows_};
   return state;
 }
 
 ops::OpenPool Pools::open_pool(int layer) const {
   ops::OpenPool open;
-  open.data = reinterpret_cast<float*>(slots_.data()) + places_[layer].ring;
+  open.data = slot_data(0) + places_[layer].ring;
   open.slot_stride = slot_floats_;
   open.ring_rows = ring_rows_;
   return open;

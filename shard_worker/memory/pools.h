@@ -18,17 +18,18 @@ struct PoolOptions {
   int slots = 0;         // live sequences
   int pages = 0;         // of kTokensPerPage tokens
   int snapshots = 0;     // of live states; may be none
-  int draft_tokens = 3;  // rows that may have to be taken back: sizes the open-pool rings
+  int draft_tokens = 3;  // rows that may have to be taken back: sizes all rings
   KvDtype kv_dtype = KvDtype::kFp16;
 };
 
 // Everything that a worker remembers between steps, in three blocks that are taken at start:
 //   slots [slots]: one live sequence each. Per KDA layer the recurrent matrices [n, d, d] and the
-//          last inputs of the convolutions [kernel - 1, 3, n d]; then, per DSA layer and for the
-//          MTP layer, the raw indexer rows of the open pool [ring, 2, index_dim]. All FP32, n =
-//          heads / tp.
-//   snapshots [snapshots]: the KDA parts of a slot as they once were, where no pool was open, and
-//          the hidden row of the last token then [hidden].
+//          last inputs of the convolutions [kernel - 1, 3, n d]; the final hidden row of the last
+//          token of a page [hidden]; then, per DSA layer and for the MTP layer, the raw indexer
+//          rows of the open pool [ring, 2, index_dim], and per KDA layer the rings of verify
+//          windows (ops::KdaWindow). All FP32, n = heads / tp.
+//   snapshots [snapshots]: the beginning of a slot, up to and with the hidden row, as it was when
+//          the token of that row was the last one, so that no pool was open.
 //   pages [pages]: kTokensPerPage positions of one sequence each. Per DSA layer and for the MTP
 //          layer the latents [256, kv_lora_rank] and pooled keys [256 / kpool, index_dim].
 // Layers are numbered as in the checkpoint; the MTP layer's number is config.layers. Which slot and
@@ -45,27 +46,40 @@ class Pools {
   ops::OpenPool open_pool(int layer) const;  // of a DSA or the MTP layer
   ops::KvLayer kv(int layer) const;          // of a DSA or the MTP layer
 
-  // Both in the order of the ops. `hidden` [hidden] is the final hidden row of the slot's last
-  // token.
-  void Export(int slot, const float* hidden, int snapshot);
+  // All in the order of the ops. The hidden row that a slot keeps [hidden]: set by KeepHidden, and
+  // by Restore to that of the snapshot. Export takes it with the rest.
+  void KeepHidden(int slot, const float* hidden);
+  const float* hidden(int slot) const;
+  void Export(int slot, int snapshot);
   void Restore(int snapshot, int slot);
 
   const PoolOptions& options() const { return options_; }
   int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
   int64_t page_bytes() const { return page_bytes_; }
   int64_t snapshot_bytes() const { return snapshot_floats_ * static_cast<int64_t>(sizeof(float)); }
-  // Sizes of one slot's parts and of one latent, for hashes of what a sequence holds.
+  // Sizes of one slot's parts, and of one latent and one pooled key in a page.
   int64_t recurrent_floats() const { return recurrent_floats_; }
   int64_t conv_floats() const { return conv_floats_; }
   int64_t latent_row_bytes() const { return latent_row_bytes_; }
+  int64_t pool_key_row_bytes() const { return pool_key_row_bytes_; }
 
  private:
   explicit Pools(ops::Backend& backend) : backend_(backend) {}
+
+  float* slot_data(int slot) const;
+  float* snapshot_data(int snapshot) const;
 
   // Where a layer's parts lie inside a slot (floats) and a page (bytes).
   struct LayerPlace {
     int64_t recurrent = 0;
     int64_t conv = 0;
+    struct {
+      int64_t conv = 0;
+      int64_t k = 0;
+      int64_t v = 0;
+      int64_t g = 0;
+      int64_t beta = 0;
+    } window;
     int64_t ring = 0;
     int64_t latent = 0;
     int64_t pool_keys = 0;
@@ -75,14 +89,16 @@ class Pools {
   PoolOptions options_;
   std::vector<LayerPlace> places_;  // [layers + mtp]
   int64_t slot_floats_ = 0;
-  int64_t kda_floats_ = 0;  // of a slot: its beginning
-  int64_t hidden_ = 0;
-  int64_t snapshot_floats_ = 0;
+  int64_t snapshot_floats_ = 0;  // of a slot: its beginning
+  int64_t hidden_at_ = 0;        // floats, inside a slot and a snapshot
+  int64_t hidden_ = 0;           // floats
   int64_t page_bytes_ = 0;
   int64_t recurrent_floats_ = 0;
   int64_t conv_floats_ = 0;
   int64_t latent_row_bytes_ = 0;
+  int64_t pool_key_row_bytes_ = 0;
   int ring_rows_ = 0;
+  int window_rows_ = 0;
   ops::Memory slots_;
   ops::Memory snapshots_;
   ops::Memory pages_;

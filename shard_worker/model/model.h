@@ -162,9 +162,14 @@ class Model {
   // states, appends to the pages. activations().h then holds the hidden rows.
   absl::Status Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments);
 
+  // Takes in what the segments are to commit, before any of their rows; they need no rows. A trunk
+  // over rows does the same for its segments by itself.
+  absl::Status Commit(std::span<const ops::Segment> segments);
+
   // Records the trunk for steps of these segment lengths (kMaxRecordedRows rows at most), where the
-  // backend records; later steps of that shape replay it. Once, before the first step: it runs the
-  // ops, on slot 0 at position 0 with page 0, and every rank must do it.
+  // backend records; later steps of that shape replay it, windows or not and whatever they commit.
+  // Once, before the first step: it runs the ops, on slot 0 at position 0 with page 0, and every
+  // rank must do it.
   absl::Status RecordTrunk(std::span<const int> segment_rows);
 
   // Runs the draft layer. Row r stands at its segment's position p with the hidden row
@@ -210,6 +215,8 @@ class Model {
       absl::FunctionRef<absl::Status(size_t begin, const ops::LogitsView& logits)> use);
   void GatherRows(const float* hidden, std::span<const int> rows, float* out);
   absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows);
+  void Recurrence(const KdaLayerOps& kda, std::span<const ops::Segment> segments,
+                  const ops::KdaState& state);
   absl::Status Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment> segments,
                    int rows, DraftSelection selection);
   absl::Status KeepLast(int rows, const ops::Selection& picked);

@@ -9,12 +9,6 @@ namespace {
 // Rows of a segment from which the chunked form of the recurrence pays.
 constexpr int kKdaChunkedRows = 128;
 
-int LongestSegment(std::span<const ops::Segment> segments) {
-  int longest = 0;
-  for (const ops::Segment& segment : segments) longest = std::max(longest, segment.rows);
-  return longest;
-}
-
 std::vector<int> Lengths(std::span<const ops::Segment> segments) {
   std::vector<int> lengths;
   for (const ops::Segment& segment : segments) lengths.push_back(segment.rows);
@@ -120,13 +114,7 @@ absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments,
   if (const auto* kda = std::get_if<KdaLayerOps>(&ops_.layers[layer].attention)) {
     const ops::KdaState state = pools_.kda_state(layer);
     kda->project->Run(a.x, segments, rows, state, a.kda, a.workspace);
-    // On the CPU the step form for prefill too: the oracle's bits must not depend on how a prompt
-    // was cut. On a device chunks are faster.
-    if (!backend_.on_host() && LongestSegment(segments) >= kKdaChunkedRows) {
-      kda->recurrence->Chunked(a.kda, segments, state, a.kda_o, a.workspace);
-    } else {
-      kda->recurrence->Step(a.kda, segments, state, a.kda_o, a.workspace);
-    }
+    Recurrence(*kda, segments, state);
     kda->output->Run(a.kda_o, a.kda.gate, rows, a.y, a.workspace);
   } else {
     QUARTET_RETURN_IF_ERROR(Dsa(layer, std::get<DsaLayerOps>(ops_.layers[layer].attention),
@@ -134,6 +122,44 @@ absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments,
   }
   QUARTET_RETURN_IF_ERROR(ReduceY(rows));
   TraceValues(layer, TracePoint::kAttnOut, a.y, rows, config_.hidden);
+  return absl::OkStatus();
+}
+
+// On the CPU the step form for prefill too: the oracle's bits must not depend on how a prompt was
+// cut. On a device chunks are faster where a segment is long; each form runs the segments beside
+// each other that are its own.
+void Model::Recurrence(const KdaLayerOps& kda, std::span<const ops::Segment> segments,
+                       const ops::KdaState& state) {
+  Activations& a = activations_;
+  const auto chunked = [&](const ops::Segment& segment) {
+    return !backend_.on_host() && segment.rows >= kKdaChunkedRows && !segment.window;
+  };
+  for (size_t begin = 0; begin < segments.size();) {
+    size_t end = begin + 1;
+    while (end < segments.size() && chunked(segments[end]) == chunked(segments[begin])) ++end;
+    const auto run = segments.subspan(begin, end - begin);
+    if (!chunked(segments[begin])) {
+      kda.recurrence->Step(a.kda, run, state, a.kda_o, a.workspace);
+    } else {
+      const auto commits = [](const ops::Segment& segment) { return segment.commit > 0; };
+      if (std::any_of(run.begin(), run.end(), commits)) {
+        kda.recurrence->Commit(run, state, a.workspace);
+      }
+      kda.recurrence->Chunked(a.kda, run, state, a.kda_o, a.workspace);
+    }
+    begin = end;
+  }
+}
+
+absl::Status Model::Commit(std::span<const ops::Segment> segments) {
+  if (absl::Status s = backend_.BeginStep({}, segments).status(); !s.ok()) return s;
+  for (size_t i = 0; i < ops_.layers.size(); ++i) {
+    const auto* kda = std::get_if<KdaLayerOps>(&ops_.layers[i].attention);
+    if (kda == nullptr) continue;
+    const ops::KdaState state = pools_.kda_state(static_cast<int>(i));
+    kda->project->Commit(segments, state);
+    kda->recurrence->Commit(segments, state, activations_.workspace);
+  }
   return absl::OkStatus();
 }
 

@@ -4,62 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "shard_worker/checkpoint/json_text.h"
-#include "shard_worker/executor/executor.h"
+#include "tests/golden/demo_model.h"
 #include "tests/unit/worker/golden_file.h"
-#include "tests/unit/worker/model_rank.h"
 
 namespace quartet {
 namespace {
 
-constexpr int kMaxModelLen = 4096;
-constexpr int kBatchedTokens = 512;
-constexpr int kDrafts = 3;
 // The same model, its experts stacked by layer with column-major tiles, and one by one with the
 // standard tile order.
 constexpr char kStacked[] = "quartet-demo-exl3";
 constexpr char kPerExpert[] = "quartet-demo-exl3-std";
-
-struct Case {
-  std::string name;
-  std::vector<int32_t> input;
-  std::vector<int32_t> output;
-  std::vector<std::vector<int32_t>> drafts;  // after each token of the output but the last
-};
-
-std::vector<int32_t> Ints(const boost::json::value& array) {
-  std::vector<int32_t> out;
-  for (const boost::json::value& v : array.as_array()) {
-    out.push_back(static_cast<int32_t>(v.as_int64()));
-  }
-  return out;
-}
-
-// The text cases; those with an image need the vision tower.
-std::vector<Case> TextCases(const std::string& file) {
-  const std::string path = absl::StrCat(QUARTET_SOURCE_DIR, "/tests/data/demo/", file);
-  const boost::json::value root = ParseJsonText(ReadTextFile(path, 16 << 20).value(), path).value();
-  std::vector<Case> cases;
-  for (const boost::json::value& item : root.at("cases").as_array()) {
-    const boost::json::object& object = item.as_object();
-    if (object.contains("image") && !object.at("image").is_null()) continue;
-    Case c;
-    c.name =
-        absl::StrCat(object.at("id").as_int64(), " ", std::string(object.at("skill").as_string()));
-    c.input = Ints(object.at("input_ids"));
-    c.output = Ints(object.at("output_ids"));
-    for (const boost::json::value& d : object.at("drafts").as_array()) c.drafts.push_back(Ints(d));
-    cases.push_back(std::move(c));
-  }
-  return cases;
-}
 
 // How a checkpoint is run.
 struct Setting {
@@ -68,98 +28,28 @@ struct Setting {
   const char* reference;  // the reference's file of texts, or its tensor of log-probabilities
   int tp = 1;
   KvDtype kv_dtype = KvDtype::kFp32;
-  int chunk = kBatchedTokens;  // tokens of a prompt in one step
+  int chunk = kDemoBatchedTokens;  // tokens of a prompt in one step
 };
 
 ModelRankOptions Options(const Setting& setting) {
-  ModelRankOptions options;
-  options.dir = absl::StrCat(QUARTET_SOURCE_DIR, "/models/", setting.model);
+  ModelRankOptions options = DemoModel(setting.model);
   options.threads = setting.tp == 1 ? 2 : 1;
-  options.pools = {.slots = 2, .pages = 32, .draft_tokens = kDrafts, .kv_dtype = setting.kv_dtype};
-  options.limits = {.max_rows = kBatchedTokens, .max_context = kMaxModelLen + kDrafts};
+  options.pools.kv_dtype = setting.kv_dtype;
   return options;
 }
-
-// Drives one rank's executor with one sequence at a time, as a coordinator would.
-class Driver {
- public:
-  explicit Driver(ModelRank& rank)
-      : rank_(rank.collectives->rank()),
-        executor_({.epoch = 1, .rank = rank_, .max_model_len = kMaxModelLen}, *rank.model,
-                  *rank.pools) {}
-
-  void Open() {
-    v1::SequenceOpen open;
-    open.set_seq_uid(++uid_);
-    open.set_slot(uid_ % 2);
-    EXPECT_TRUE(executor_.Open(open).ok());
-    position_ = 0;
-    pages_ = 0;
-  }
-  void Close() {
-    v1::SequenceClose close;
-    close.set_seq_uid(uid_);
-    EXPECT_TRUE(executor_.Close(close).ok());
-  }
-
-  // A row of the open sequence at its next position, with the pages that it needs. Without tokens:
-  // the one drawn last.
-  v1::Row NextRow(const std::vector<int32_t>& tokens) {
-    v1::Row row;
-    row.set_seq_uid(uid_);
-    row.set_slot(uid_ % 2);
-    row.set_kind(tokens.size() > 1 ? v1::Row::KIND_PREFILL : v1::Row::KIND_DECODE);
-    row.mutable_tokens()->Add(tokens.begin(), tokens.end());
-    row.set_from_device(tokens.empty());
-    row.set_n_tokens(std::max<size_t>(1, tokens.size()));
-    row.set_position(position_);
-    position_ += static_cast<int>(row.n_tokens());
-    while (pages_ * kTokensPerPage < position_ + kDrafts) row.add_new_pages(pages_++);
-    return row;
-  }
-
-  // The row's result; empty on ranks other than 0.
-  v1::RowResult Step(const v1::Row& row) {
-    v1::StepPlan plan;
-    plan.set_epoch(1);
-    plan.set_step_id(++step_);
-    *plan.add_rows() = row;
-    const absl::StatusOr<v1::StepResult> result = executor_.Execute(plan);
-    EXPECT_TRUE(result.ok()) << result.status();
-    if (!result.ok()) return {};
-    EXPECT_EQ(result->error(), "");
-    hashes_.push_back(result->agreement_hash());
-    if (rank_ != 0) return {};
-    EXPECT_EQ(result->rows_size(), 1);
-    if (result->rows_size() != 1) return {};
-    EXPECT_EQ(result->rows(0).error(), "");
-    return result->rows(0);
-  }
-
-  const std::vector<uint64_t>& agreement_hashes() const { return hashes_; }
-
- private:
-  const int rank_;
-  Executor executor_;
-  uint64_t uid_ = 0;
-  uint64_t step_ = 0;
-  int position_ = 0;
-  int pages_ = 0;
-  std::vector<uint64_t> hashes_;
-};
 
 class DemoTextTest : public testing::TestWithParam<Setting> {};
 
 TEST_P(DemoTextTest, AreTheReferencesTokenForToken) {
-  const std::vector<Case> cases = TextCases(GetParam().reference);
+  const std::vector<DemoCase> cases = DemoTextCases(GetParam().reference);
   ASSERT_EQ(cases.size(), 38u);
   int drafts = 0;
   int wrong_drafts = 0;
   std::vector<std::vector<uint64_t>> hashes(GetParam().tp);
   RunRanks(Options(GetParam()), GetParam().tp, [&](ModelRank& rank) {
     const bool reports = rank.collectives->rank() == 0;
-    Driver driver(rank);
-    for (const Case& c : cases) {
+    DemoDriver driver(rank);
+    for (const DemoCase& c : cases) {
       driver.Open();
       std::vector<int32_t> output;
       std::vector<std::vector<int32_t>> chains;
@@ -177,7 +67,7 @@ TEST_P(DemoTextTest, AreTheReferencesTokenForToken) {
           if (i > 0) row = driver.NextRow({});
           row.set_sample(true);
           row.set_draft(true);
-          row.set_draft_chain(kDrafts);
+          row.set_draft_chain(kDemoDrafts);
           const v1::RowResult result = driver.Step(row);
           output.insert(output.end(), result.tokens().begin(), result.tokens().end());
           chains.emplace_back(result.drafts().begin(), result.drafts().end());
@@ -226,7 +116,7 @@ TEST_P(DemoLogProbTest, OfHeldOutDocuments) {
   const std::vector<int32_t> assistant = golden.I32("assistant_mask");
   const std::vector<float> want = golden.F32(GetParam().reference);
   ModelRank rank(Options(GetParam()), MakeSingleRank());
-  Driver driver(rank);
+  DemoDriver driver(rank);
   double worst = 0;
   double worst_assistant = 0;
   double sum = 0;
@@ -235,8 +125,8 @@ TEST_P(DemoLogProbTest, OfHeldOutDocuments) {
     driver.Open();
     // The last token of a document has no successor to be asked for.
     const int end = offsets[doc + 1] - 1;
-    for (int begin = offsets[doc]; begin < end; begin += kBatchedTokens) {
-      const int stop = std::min(end, begin + kBatchedTokens);
+    for (int begin = offsets[doc]; begin < end; begin += kDemoBatchedTokens) {
+      const int stop = std::min(end, begin + kDemoBatchedTokens);
       v1::Row row = driver.NextRow({ids.begin() + begin, ids.begin() + stop});
       row.mutable_logprob_targets()->Add(ids.begin() + begin + 1, ids.begin() + stop + 1);
       const v1::RowResult result = driver.Step(row);

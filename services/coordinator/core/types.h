@@ -130,9 +130,12 @@ struct PlanRow {
   uint32_t draft_chain = 0;
 };
 
+// The accepted tokens of the last window go into the live state; the state after `export_at` tokens
+// (0 = none) on the way goes into the snapshot.
 struct Commit {
   uint64_t seq_uid = 0;
-  uint32_t n_tokens = 0;
+  uint32_t export_at = 0;
+  uint32_t snapshot = 0;
 };
 
 struct TierCopy {

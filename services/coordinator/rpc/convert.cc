@@ -171,7 +171,8 @@ v1::StepPlan ToProto(const StepPlan& plan) {
   for (const Commit& commit : plan.commits) {
     v1::Commit* out = message.add_commits();
     out->set_seq_uid(commit.seq_uid);
-    out->set_n_tokens(commit.n_tokens);
+    out->set_export_at(commit.export_at);
+    out->set_snapshot(commit.snapshot);
   }
   for (const TierCopy& copy : plan.copies) {
     v1::Copy* out = message.add_copies();

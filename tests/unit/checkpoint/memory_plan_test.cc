@@ -54,10 +54,18 @@ TEST(MemoryPlanTest, RanksHoldLessThanTheWholeAndMoreThanTheirShare) {
   EXPECT_GT(2 * part, all) << "some tensors are on every rank";
 }
 
-TEST(MemoryPlanTest, AStateHoldsMatricesConvolutionsAndOpenPools) {
-  // 7 layers x (4 heads x 32 x 32 + 3 x 3 x 128) and 3 indexers x 8 rows x (128 + 128), in floats.
-  EXPECT_EQ(StateSlotBytes(MiniConfig(), 1, 3), 4 * (7 * (4096 + 1152) + 3 * 8 * 256));
-  EXPECT_EQ(StateSlotBytes(MiniConfig(), 4, 3), 4 * (7 * (1024 + 288) + 3 * 8 * 256));
+TEST(MemoryPlanTest, AStateHoldsMatricesConvolutionsOpenPoolsAndWindows) {
+  // 7 layers x (4 heads x 32 x 32 + 3 x 3 x 128), a hidden row, and 3 indexers x 8 rows x (128 +
+  // 128), in floats.
+  EXPECT_EQ(StateSlotBytes(MiniConfig(), 1, 3) - VerifyRingBytes(MiniConfig(), 1, 3),
+            4 * (7 * (4096 + 1152) + 128 + 3 * 8 * 256));
+  EXPECT_EQ(StateSlotBytes(MiniConfig(), 4, 3) - VerifyRingBytes(MiniConfig(), 4, 3),
+            4 * (7 * (1024 + 288) + 128 + 3 * 8 * 256));
+  // 7 layers x 8 rows x (6 x 128 + 4) floats; at four ranks beta's 8 floats are padded to 16.
+  EXPECT_EQ(VerifyRingBytes(MiniConfig(), 1, 3), 4 * 7 * 8 * (6 * 128 + 4));
+  EXPECT_EQ(VerifyRingBytes(MiniConfig(), 4, 3), 4 * 7 * (8 * 6 * 32 + 16));
+  EXPECT_EQ(VerifyRingBytes(MiniConfig(), 1, 1), 4 * 7 * 4 * (6 * 128 + 4));
+  EXPECT_EQ(VerifyRingBytes(MiniConfig(), 1, 0), 0);
   EXPECT_EQ(OpenPoolRows(MiniConfig(), 0), 4);
   EXPECT_EQ(OpenPoolRows(MiniConfig(), 4), 8);
   EXPECT_EQ(OpenPoolRows(MiniConfig(), 5), 16);

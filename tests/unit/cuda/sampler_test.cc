@@ -110,6 +110,44 @@ TEST_F(SamplerOnCuda, GreedyTakesTheLargestAndTheLowerIdOnATie) {
   EXPECT_EQ(Draw(zeros, 4, {{}})[0].token, 1);
 }
 
+TEST_F(SamplerOnCuda, DraftsAreAcceptedOrRedrawnAsTheCpus) {
+  std::mt19937 bits(5);
+  const std::vector<int32_t> banned = {0, 5, 17};
+  int accepted = 0, rejected = 0;
+  for (int round = 0; round < 40; ++round) {
+    const int rows = 1 + static_cast<int>(bits() % 9);
+    const int vocab = 4 * (15 + static_cast<int>(bits() % (round % 10 == 0 ? 1200 : 150)));
+    const std::vector<float> logits = RandomFloats(static_cast<size_t>(rows) * vocab, 3.0f, bits());
+    std::vector<ops::SampleParams> params(rows);
+    for (int r = 0; r < rows; ++r) {
+      ops::SampleParams& p = params[r];
+      p.seed = bits() | uint64_t{bits()} << 32;
+      p.choice = bits() % 4;
+      p.position = bits() % 100'000;
+      if (bits() % 6 != 0) p.temperature = 0.3f + 0.1f * static_cast<float>(bits() % 15);
+      if (bits() % 3 == 0) p.top_k = 1 + static_cast<int32_t>(bits() % 40);
+      if (bits() % 3 == 0) p.top_p = 0.01f * static_cast<float>(bits() % 101);
+      if (bits() % 4 == 0) p.min_p = 0.01f * static_cast<float>(bits() % 130);
+      if (bits() % 3 == 0) p.banned = banned;
+      // None, anything, or what is likeliest.
+      const float* row = logits.data() + static_cast<size_t>(r) * vocab;
+      const uint32_t kind = bits() % 8;
+      p.draft = kind == 0   ? -1
+                : kind == 1 ? static_cast<int32_t>(bits() % (vocab + 3))
+                            : static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+    }
+    for (const ops::SampleParams& p : params) {
+      if (p.temperature == 0 || p.draft < 0) continue;
+      const auto r = static_cast<size_t>(&p - params.data());
+      const bool same = cpu::Sampler().Draw(logits.data() + r * vocab, vocab, p).token == p.draft;
+      ++(same ? accepted : rejected);
+    }
+    ExpectTheCpusDraws(logits, 1 << bits() % 3, params);
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_GT(rejected, 20);
+}
+
 TEST_F(SamplerOnCuda, DrawsOfEveryKindAreTheCpus) {
   std::mt19937 bits(3);
   const std::vector<int32_t> banned = {0, 5, 17, 40, 41};

@@ -40,9 +40,10 @@ class ExecutorFixture : public testing::Test {
 
   ExecutorFixture() { NewEpoch(); }
 
-  void NewEpoch() {
+  void NewEpoch(const DraftSpoiler& spoiler = {}) {
     executor_ = std::make_unique<Executor>(
-        ExecutorOptions{.epoch = kTestEpoch, .rank = 0, .max_model_len = kTestModelLen},
+        ExecutorOptions{
+            .epoch = kTestEpoch, .rank = 0, .max_model_len = kTestModelLen, .spoiler = spoiler},
         *rank_->model, *rank_->pools);
     step_ = 0;
   }
@@ -108,6 +109,27 @@ class ExecutorFixture : public testing::Test {
     e->set_snapshot(snapshot);
     return row;
   }
+  // The same with so many drafts made behind it.
+  static v1::Row Drafting(v1::Row row, uint32_t chain) {
+    row.set_draft(true);
+    row.set_draft_chain(chain);
+    return row;
+  }
+  // The token drawn last and so many of the drafts made behind it.
+  static v1::Row Verify(uint64_t uid, uint32_t slot, uint32_t position, uint32_t drafts) {
+    v1::Row row = Sampled(FromDevice(uid, slot, position));
+    row.set_kind(v1::Row::KIND_VERIFY);
+    row.set_draft_tokens(drafts);
+    row.set_n_tokens(1 + drafts);
+    return row;
+  }
+  static v1::Commit CommitOf(uint64_t uid, uint32_t export_at = 0, uint32_t snapshot = 0) {
+    v1::Commit commit;
+    commit.set_seq_uid(uid);
+    commit.set_export_at(export_at);
+    commit.set_snapshot(snapshot);
+    return commit;
+  }
   // One more token: the one drawn last.
   static v1::Row FromDevice(uint64_t uid, uint32_t slot, uint32_t position) {
     v1::Row row = Row(uid, slot, position, {});
@@ -117,8 +139,10 @@ class ExecutorFixture : public testing::Test {
     return row;
   }
 
-  v1::StepPlan Plan(const std::vector<v1::Row>& rows) const {
+  v1::StepPlan Plan(const std::vector<v1::Row>& rows,
+                    const std::vector<v1::Commit>& commits = {}) const {
     v1::StepPlan plan;
+    for (const v1::Commit& commit : commits) *plan.add_commits() = commit;
     plan.set_epoch(kTestEpoch);
     plan.set_step_id(step_ + 1);
     plan.set_plan_hash(42);
@@ -126,8 +150,9 @@ class ExecutorFixture : public testing::Test {
     return plan;
   }
   // Executes a plan that must be accepted.
-  v1::StepResult Run(const std::vector<v1::Row>& rows) {
-    const absl::StatusOr<v1::StepResult> result = executor_->Execute(Plan(rows));
+  v1::StepResult Run(const std::vector<v1::Row>& rows,
+                     const std::vector<v1::Commit>& commits = {}) {
+    const absl::StatusOr<v1::StepResult> result = executor_->Execute(Plan(rows, commits));
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return {};
     EXPECT_EQ(result->error(), "");
@@ -143,6 +168,10 @@ class ExecutorFixture : public testing::Test {
     EXPECT_EQ(result->rows_size(), 0);
     EXPECT_NE(result->error(), "");
     return result->error();
+  }
+
+  static std::vector<int32_t> TokensOf(const v1::RowResult& row) {
+    return {row.tokens().begin(), row.tokens().end()};
   }
 
   static std::unique_ptr<ModelRank> rank_;

@@ -43,17 +43,23 @@ class ExecutorRandomTest : public ExecutorFixture, public testing::WithParamInte
     row.set_slot(book.slot);
     row.set_position(book.position);
     row.set_kind(OneIn(2) ? v1::Row::KIND_PREFILL : v1::Row::KIND_DECODE);
+    row.set_sample(OneIn(2));
     if (book.drawn && OneIn(2)) {
       row.set_from_device(true);
       row.set_n_tokens(1);
+      if (OneIn(2)) {
+        row.set_kind(v1::Row::KIND_VERIFY);
+        row.set_sample(true);
+        row.set_draft_tokens(Below(kMaxDraftTokens + 1));
+        row.set_n_tokens(1 + row.draft_tokens());
+      }
     } else {
       const uint32_t count = 1 + Below(OneIn(8) ? 120 : 8);
       for (uint32_t i = 0; i < count; ++i) row.add_tokens(static_cast<int32_t>(Below(kTestVocab)));
       row.set_n_tokens(count);
     }
-    row.set_sample(OneIn(2));
     row.set_want_logprob(OneIn(2));
-    if (OneIn(5)) {
+    if (OneIn(5) && row.kind() != v1::Row::KIND_VERIFY) {
       for (uint32_t i = 0; i < row.n_tokens(); ++i) {
         row.add_logprob_targets(static_cast<int32_t>(Below(kTestVocab)));
       }
@@ -139,6 +145,13 @@ TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
     for (const auto& [uid, book] : books_) {
       if (OneIn(2)) *plan.add_rows() = RightRow(uid, book, &used_pages);
     }
+    for (const auto& [uid, book] : books_) {
+      if (!OneIn(4)) continue;
+      v1::Commit* commit = plan.add_commits();
+      commit->set_seq_uid(OneIn(20) ? Odd() : uid);
+      if (OneIn(3)) commit->set_export_at(OneIn(5) ? Odd() : book.position / 256 * 256);
+      if (OneIn(10)) commit->set_snapshot(Odd());
+    }
     if (plan.rows_size() > 0 && OneIn(2)) {
       Damage(plan.mutable_rows(static_cast<int>(Below(plan.rows_size()))));
     }
@@ -162,9 +175,12 @@ TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
         EXPECT_EQ(result->rows(r).error(), "");
         Book& book = books_[row.seq_uid()];
         book.pages.insert(book.pages.end(), row.new_pages().begin(), row.new_pages().end());
-        book.position += row.n_tokens();
-        book.drawn |= result->rows(r).tokens_size() > 0;
-        EXPECT_EQ(result->rows(r).tokens_size(), row.sample() ? 1 : 0);
+        const int tokens = result->rows(r).tokens_size();
+        const bool window = row.kind() == v1::Row::KIND_VERIFY;
+        book.position += window ? tokens : row.n_tokens();
+        book.drawn |= tokens > 0;
+        EXPECT_GE(tokens, row.sample() ? 1 : 0);
+        EXPECT_LE(tokens, window ? static_cast<int>(row.n_tokens()) : row.sample() ? 1 : 0);
         EXPECT_EQ(result->rows(r).drafts_size(), static_cast<int>(row.draft_chain()));
       }
     }

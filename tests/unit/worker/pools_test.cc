@@ -77,6 +77,9 @@ TEST(PoolsTest, PartsDoNotOverlap) {
     floats += count;
     std::fill(data, data + count, 1.0f);
   };
+  for (int slot = 0; slot < kSlots; ++slot) {
+    mark(const_cast<float*>(pools->hidden(slot)), config.hidden);
+  }
   for (int layer = 0; layer <= config.layers; ++layer) {
     const bool kda = layer < config.layers && config.attention[layer] == AttentionKind::kKda;
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -84,6 +87,15 @@ TEST(PoolsTest, PartsDoNotOverlap) {
         const ops::KdaState state = pools->kda_state(layer);
         mark(state.recurrent + slot * state.recurrent_slot_stride, pools->recurrent_floats());
         mark(state.conv + slot * state.conv_slot_stride, pools->conv_floats());
+        const ops::KdaWindow& window = state.window;
+        EXPECT_EQ(window.rows, 8);
+        const int64_t heads = config.kda_heads / 2;
+        const int64_t row = heads * config.kda_head_dim;
+        mark(window.conv + slot * window.slot_stride, 8 * 3 * row);
+        mark(window.k + slot * window.slot_stride, 8 * row);
+        mark(window.v + slot * window.slot_stride, 8 * row);
+        mark(window.g + slot * window.slot_stride, 8 * row);
+        mark(window.beta + slot * window.slot_stride, 8 * heads);
       } else {
         const ops::OpenPool open = pools->open_pool(layer);
         EXPECT_EQ(open.ring_rows, 8);
@@ -101,6 +113,28 @@ TEST(PoolsTest, PartsDoNotOverlap) {
   }
   EXPECT_EQ(floats * sizeof(float),
             static_cast<size_t>(kSlots * pools->slot_bytes() + kPages * pools->page_bytes()));
+}
+
+TEST(PoolsTest, ASnapshotIsWhatASlotWasWithItsHiddenRow) {
+  const ModelConfig config = Config("/tests/data/model");
+  const auto backend = cpu::MakeCpuBackend({});
+  const auto pools =
+      Pools::Create(config, 1, {.slots = 2, .pages = 1, .snapshots = 2}, *backend).value();
+  const ops::KdaState state = pools->kda_state(8);
+  state.recurrent[5] = 3;
+  state.conv[7] = 4;
+  state.window.k[0] = 5;
+  std::vector<float> hidden(config.hidden, 6);
+  pools->KeepHidden(0, hidden.data());
+  pools->Export(0, 1);
+  state.recurrent[5] = state.conv[7] = 0;
+  hidden.assign(config.hidden, 0);
+  pools->KeepHidden(0, hidden.data());
+  pools->Restore(1, 1);
+  EXPECT_EQ(state.recurrent[state.recurrent_slot_stride + 5], 3);
+  EXPECT_EQ(state.conv[state.conv_slot_stride + 7], 4);
+  EXPECT_EQ(pools->hidden(1)[config.hidden - 1], 6);
+  EXPECT_EQ(state.window.k[state.window.slot_stride], 0) << "no part of a snapshot";
 }
 
 TEST(PoolsTest, NeedAtLeastOneOfEach) {
