@@ -147,10 +147,22 @@ QUARTET_DEVICE void Few(const LinearExactParams& p) {
   if (slices == 1 || !LastToArrive(p.arrived + tile, gridDim.z)) return;
   static_assert(kTile == kThreads);
   if (row0 + Warp() >= p.rows) return;
+  // The loads of four groups are under way at once: each takes most of a microsecond.
+  constexpr int kTogether = 4 * kSlicesPerGroup;
   float sum = 0.0f;
-#pragma unroll 4
-  for (int group = 0; group < slices; group += kSlicesPerGroup) {
-    sum += SumFresh(partial + group * kTile + tid, min(kSlicesPerGroup, slices - group), kTile);
+  for (int begin = 0; begin < slices; begin += kTogether) {
+    float v[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      v[i] = begin + i < slices ? LoadFresh(partial + (begin + i) * kTile + tid) : 0.0f;
+    }
+#pragma unroll
+    for (int g = 0; g < kTogether; g += kSlicesPerGroup) {
+      float group = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kSlicesPerGroup; ++i) group += v[g + i];
+      sum += group;
+    }
   }
   Store(p, row0 + Warp(), out0 + Lane(), sum);
 }

@@ -17,9 +17,12 @@ namespace {
 constexpr int kMaxRowsOfRows = 8;
 constexpr int kRowTile = row_dot::kRowDotOutputs;
 constexpr int kRowStep = row_dot::kRowDotStep;
-constexpr int kMaxWarps = 8;   // of a block of linear_rows
-constexpr int kRowBlocks = 3;  // of its blocks that a multiprocessor holds at once
-constexpr int kSplitSteps = 2;
+// Warps of a block of linear_rows: at least so many where the card holds all blocks at once, else
+// so many.
+constexpr int kMinWarps = 6;
+constexpr int kUsualWarps = 8;
+// Adding up splits takes as long as one step of all warps.
+constexpr int kSplitSteps = 1;
 
 // cuBLAS from here on. Measured on the H200, us (own, cuBLAS 13), rows x [out, in]:
 //     64 x [24896, 4096]    81    55        64 x [4096, 8192]   44    25
@@ -50,23 +53,24 @@ RowsShape ChooseRowsShape(int64_t in, int64_t out, bool gated, const DeviceInfo&
   shape.slots = gated ? 2 : 1;
   // One output cannot be gated, but has a shape all the same.
   shape.blocks = std::max(1, static_cast<int>(CeilDiv(out / shape.slots, kRowTile)));
-  const int max_warps = kMaxWarps / shape.slots;  // of a tile
   const int steps = static_cast<int>(CeilDiv(in, kRowStep));
-  // The fewest steps a warp among the ways in which the card holds all blocks at once. Adding up
-  // splits takes as long as two steps (H200, us for [4096, 8192]: 22.4 with 2 splits, 18.3 with 3).
-  shape.splits = 1;
-  int best = steps + 1;
-  for (int splits = 1; splits == 1 || splits * shape.blocks <= kRowBlocks * sm; ++splits) {
+  // The fewest steps a warp among the ways in which the card holds all blocks at once, with as many
+  // warps as then fit. Few large blocks add up in shared memory what splits exchange through the
+  // second-level cache (H200, us for [4096, 8192]: 19.5 with 3 splits of 8 warps, 16.9 with 24).
+  const int most_warps = HasAsyncCopies(info) ? row_dot::kRowDotWarps : row_dot::kRowDotWarpsSm70;
+  int best = 0;
+  for (int splits = 1;; ++splits) {
+    const int on_one = static_cast<int>(CeilDiv(int64_t{splits} * shape.blocks, sm));
+    const int fitting = std::min(most_warps, row_dot::kRowDotWarps / on_one);
+    if (splits > 1 && fitting < kMinWarps) break;
+    const int k_warps = (fitting < kMinWarps ? kUsualWarps : fitting) / shape.slots;
     const int cost =
-        static_cast<int>(CeilDiv(steps, splits * max_warps)) + (splits > 1 ? kSplitSteps : 0);
-    if (cost >= best) continue;
+        static_cast<int>(CeilDiv(steps, splits * k_warps)) + (splits > 1 ? kSplitSteps : 0);
+    if (splits > 1 && cost >= best) continue;
     best = cost;
     shape.splits = splits;
+    shape.k_warps = k_warps;
   }
-  shape.k_warps = max_warps;
-  // More blocks than that at 8 warps, but not at 6 or 7: then these.
-  const int fitting = kRowBlocks * kMaxWarps * sm / (shape.blocks * shape.slots);
-  if (shape.splits == 1 && fitting >= 6) shape.k_warps = std::min(max_warps, fitting);
   const int per_warp = static_cast<int>(CeilDiv(steps, shape.splits * shape.k_warps));
   shape.k_warps = static_cast<int>(CeilDiv(CeilDiv(steps, per_warp), shape.splits));
   shape.k_per_warp = per_warp * kRowStep;

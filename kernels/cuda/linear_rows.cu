@@ -8,7 +8,12 @@
 namespace quartet::cuda {
 namespace {
 
-constexpr int kMaxWarps = 8;
+// The emulator's host side does not tell the forms apart.
+#if QUARTET_ARCH >= 800 || defined(QUARTET_SIMT)
+constexpr int kMaxWarps = row_dot::kRowDotWarps;
+#else
+constexpr int kMaxWarps = row_dot::kRowDotWarpsSm70;
+#endif
 
 // One block: `slots` tiles of 32 outputs, each summed by `k_warps` warps.
 template <int N>
@@ -68,6 +73,8 @@ struct RowsBlock {
   QUARTET_DEVICE void Run() const {
     Multiply();
     AwaitPrevious();  // warps without work did not
+    // What follows asks for its first weights while the sums are added up.
+    LetNextIn();
     __syncthreads();
     const int splits = static_cast<int>(gridDim.y);
     if (splits == 1) {
@@ -90,10 +97,9 @@ QUARTET_DEVICE void LinearRows(const LinearRowsParams& p) {
   RowsBlock<N>{p, sums}.Run();
 }
 
-// With tensor cores three blocks a multiprocessor keep most bytes on their way; the FP32 form for
-// many rows needs the registers more.
+// The FP32 form for many rows needs the registers more than a second block.
 constexpr int MinBlocks(int rows) {
-  return QUARTET_ARCH >= 800 ? 3 : rows < 4 ? 2 : 1;
+  return QUARTET_ARCH >= 800 || rows >= 4 ? 1 : 2;
 }
 
 }  // namespace

@@ -140,8 +140,9 @@ struct Shape {
   int in, out;
 };
 constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64, 130};
-// Mini and demo model, odd sizes, more inputs than one block takes.
-constexpr Shape kShapes[] = {{64, 40}, {128, 96}, {100, 24}, {257, 33}, {256, 200}, {1100, 70}};
+// Mini and demo model, odd sizes, and so many inputs that blocks share a tile.
+constexpr Shape kShapes[] = {{64, 40},   {128, 96},  {100, 24}, {257, 33},
+                             {256, 200}, {1100, 70}, {5000, 33}};
 
 TEST_F(LinearOnCuda, F16AgreesWithTheCpu) {
   for (const Shape s : kShapes) {
@@ -239,7 +240,8 @@ TEST_F(LinearOnCuda, StacksMayHoldExl3) {
 // however the work was cut; and the same again on the next run.
 TEST_F(LinearOnCuda, ExactRowsDoNotDependOnTheOtherRows) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const Shape s : {Shape{1100, 70}, Shape{2100, 20}, Shape{90, 65}, Shape{1024, 64}}) {
+    for (const Shape s :
+         {Shape{1100, 70}, Shape{2100, 20}, Shape{90, 65}, Shape{1024, 64}, Shape{4200, 5}}) {
       const Stored w(dtype, s.out, s.in, 1);
       const PackedLinear linear = Make({w.view()}, Precision::kF32);
       constexpr int kRows = 520;
@@ -262,7 +264,7 @@ TEST_F(LinearOnCuda, ExactRowsDoNotDependOnTheOtherRows) {
 
 // Everything that Run does can be recorded, and leaves nothing behind that changes the next run.
 TEST_F(LinearOnCuda, CapturedRunsRepeatBitForBit) {
-  constexpr int kIn = 1300, kOut = 70;
+  constexpr int kIn = 5000, kOut = 33;
   const Stored w(DType::kF16, kOut, kIn, 1);
   for (const Precision precision : {Precision::kF16, Precision::kF32}) {
     const PackedLinear linear = Make({w.view()}, precision);
@@ -374,8 +376,8 @@ TEST_F(MlpOnCuda, AgreesWithTheCpu) {
     int hidden, inner;
     float limit;
   };
-  for (const Case& c :
-       {Case{64, 48, 10.0f}, Case{100, 52, 0.5f}, Case{256, 160, 0.0f}, Case{1200, 33, 1.0f}}) {
+  for (const Case& c : {Case{64, 48, 10.0f}, Case{100, 52, 0.5f}, Case{256, 160, 0.0f},
+                        Case{1200, 33, 1.0f}, Case{2500, 20, 1.0f}}) {
     // Wide enough that the clamps act.
     const Stored gate(DType::kF16, c.inner, c.hidden, 1, 0, 0.3f);
     const Stored up(DType::kF32, c.inner, c.hidden, 2, 0, 0.3f);
