@@ -1,5 +1,6 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <cassert>
 #include <cstring>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Backend final : public CpuBackend {
                                           std::span<const ops::Segment> segments) override {
     positions_.resize(ids.size());
     for (const ops::Segment& segment : segments) {
+      assert(static_cast<size_t>(segment.row_begin + segment.rows) <= ids.size());
       for (int i = 0; i < segment.rows; ++i) {
         positions_[segment.row_begin + i] = segment.position + i;
       }

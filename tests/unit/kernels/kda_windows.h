@@ -128,7 +128,8 @@ class KdaWindowTest : public ::testing::Test {
   std::vector<float> Run(const Rows& x, const std::vector<ops::Segment>& segments, Memory& memory) {
     const int rows = static_cast<int>(x.size()) / shape_.hidden;
     const int width = shape_.width();
-    Must(backend().BeginStep({}, segments));
+    const std::vector<int32_t> ids(rows);
+    Must(backend().BeginStep(ids, segments));
     const ops::Memory input = Place(x);
     const ops::Memory out = Place(std::vector<float>(rows * (6 * width + 16), NAN));
     float* at = reinterpret_cast<float*>(out.data());
