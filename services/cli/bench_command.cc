@@ -4,7 +4,6 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -15,27 +14,27 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/strings/str_cat.h"
-#include "boost/json.hpp"
+#include "services/cli/bench_agent.h"
 #include "services/cli/bench_report.h"
+#include "services/cli/bench_request.h"
 #include "services/cli/commands.h"
 #include "services/cli/http_client.h"
-#include "services/cli/sse_reader.h"
 #include "services/cli/terminal.h"
 
 namespace quartet::cli {
 namespace {
 
-namespace json = boost::json;
 using SteadyClock = std::chrono::steady_clock;
 
-// Ordinary tokens in the demo's vocabulary of 2,048 and in the large model's: above the single
-// bytes, below the first added token of either.
-constexpr int kFirstPromptId = 300;
-constexpr int kLastPromptId = 1900;
+constexpr char kRequests[] = "requests";
+constexpr char kAgent[] = "agent";
 constexpr int kMostConnections = 1024;
 
 struct BenchFlags {
+  std::string scenario = kRequests;
   BenchSettings settings;
+  AgentSettings agent;
+  std::string compare_url;
   std::string json_file;
   uint32_t seed = 1;
 };
@@ -44,129 +43,38 @@ double Seconds(SteadyClock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-std::string MakeRequest(const BenchSettings& settings, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<int> id(kFirstPromptId, kLastPromptId);
-  json::array prompt;
-  for (int i = 0; i < settings.prompt_tokens; ++i) prompt.push_back(id(random));
-  return json::serialize(json::object{{"model", settings.model},
-                                      {"prompt", std::move(prompt)},
-                                      {"max_tokens", settings.output_tokens},
-                                      {"temperature", 0},
-                                      {"ignore_eos", true},
-                                      {"stream", true},
-                                      {"return_token_ids", true},
-                                      {"stream_options", {{"include_usage", true}}}});
-}
-
-// Turns the events of one answer into times.
-class Stopwatch {
- public:
-  explicit Stopwatch(SteadyClock::time_point start) : start_(start), last_(start) {}
-
-  void Take(const SseEvent& event) {
-    const auto now = SteadyClock::now();
-    if (event.data == "[DONE]") return;
-    json::error_code failed;
-    const json::value value = json::parse(event.data, failed);
-    if (failed || !value.is_object()) return;
-    if (const json::value* message = value.find_pointer("/error/message", failed)) {
-      sample_.error = message->is_string() ? message->get_string().c_str() : "an error event";
-      return;
-    }
-    if (const json::value* tokens = value.find_pointer("/usage/completion_tokens", failed)) {
-      if (tokens->is_int64()) counted_ = tokens->get_int64();
-    }
-    const json::value* ids = value.find_pointer("/choices/0/token_ids", failed);
-    if (ids == nullptr || !ids->is_array() || ids->get_array().empty()) return;
-    AddTokens(static_cast<int64_t>(ids->get_array().size()), now);
-  }
-
-  // `wanted` tokens were asked for; fewer make the sample a failure.
-  BenchSample Finish(int64_t wanted) && {
-    if (!sample_.error.empty()) return std::move(sample_);
-    if (sample_.output_tokens == 0) {
-      sample_.error = "no tokens came (token_ids of the streamed answer are what is timed)";
-    } else if (counted_ && *counted_ != sample_.output_tokens) {
-      sample_.error =
-          absl::StrCat("usage counts ", *counted_, " tokens, but ", sample_.output_tokens, " came");
-    } else if (sample_.output_tokens != wanted) {
-      sample_.error = absl::StrCat(sample_.output_tokens, " tokens came, not ", wanted);
-    } else {
-      sample_.ok = true;
-    }
-    return std::move(sample_);
-  }
-
- private:
-  void AddTokens(int64_t count, SteadyClock::time_point now) {
-    // Several tokens in one event arrived together: the later ones without a gap.
-    if (sample_.output_tokens == 0) {
-      sample_.ttft_seconds = Seconds(now - start_);
-    } else {
-      sample_.gaps_seconds.push_back(Seconds(now - last_));
-    }
-    for (int64_t i = 1; i < count; ++i) sample_.gaps_seconds.push_back(0.0);
-    sample_.output_tokens += count;
-    last_ = now;
-  }
-
-  const SteadyClock::time_point start_;
-  SteadyClock::time_point last_;
-  BenchSample sample_;
-  std::optional<int64_t> counted_;
-};
-
+// A new prompt for every request: a repeated one would measure the prefix cache.
 BenchSample RunOne(HttpClient& client, const BenchSettings& settings, uint32_t seed) {
-  const std::string request = MakeRequest(settings, seed);
-  Stopwatch stopwatch(SteadyClock::now());
-  SseReader reader;
-  const absl::StatusOr<HttpResponse> response =
-      client.PostStreaming("/v1/completions", request, [&](std::string_view bytes) {
-        reader.Feed(bytes, [&stopwatch](const SseEvent& event) { stopwatch.Take(event); });
-      });
-  if (response.ok() && response->status == 200) {
-    return std::move(stopwatch).Finish(settings.output_tokens);
-  }
-  BenchSample failed;
-  failed.error = response.ok() ? ErrorText(*response) : std::string(response.status().message());
-  return failed;
+  std::mt19937 random(seed);
+  return TimeCompletion(client, settings.model, RandomTokens(random, settings.prompt_tokens),
+                        settings.output_tokens);
 }
 
-absl::StatusOr<std::string> FirstModel(HttpClient& client) {
-  absl::StatusOr<HttpResponse> response = client.Get("/v1/models");
-  if (!response.ok()) return response.status();
-  if (response->status != 200) return absl::UnavailableError(ErrorText(*response));
-  json::error_code failed;
-  const json::value value = json::parse(response->body, failed);
-  const json::value* id = failed ? nullptr : value.find_pointer("/data/0/id", failed);
-  if (id == nullptr || !id->is_string()) {
-    return absl::UnavailableError("/v1/models lists no model; is this an OpenAI service?");
-  }
-  return std::string(id->get_string().c_str());
-}
-
-int RunBench(BenchFlags flags) {
-  BenchSettings& settings = flags.settings;
-  const absl::StatusOr<Url> url = ParseUrl(settings.url);
-  if (!url.ok()) {
-    std::cerr << "quartet: --url " << url.status().message() << "\n";
-    return 2;
-  }
-  if (settings.model.empty()) {
-    const absl::StatusOr<std::string> model = FirstModel(*MakeHttpClient(*url));
-    if (!model.ok()) {
-      std::cerr << "quartet: " << model.status().message()
-                << "\nIs the cluster up? `quartet serve --model DIR` starts one.\n";
-      return 1;
+// The table goes to standard output, or to standard error if the JSON goes there. False if the file
+// cannot be written.
+bool WriteReport(const std::string& json_file, const std::string& table, const std::string& json) {
+  const bool json_to_stdout = json_file == "-";
+  (json_to_stdout ? std::cerr : std::cout) << table << std::flush;
+  if (json_to_stdout) {
+    std::cout << json << std::flush;
+  } else if (!json_file.empty()) {
+    std::ofstream file(json_file);
+    file << json << std::flush;
+    if (!file) {
+      std::cerr << "quartet: cannot write --json " << json_file << "\n";
+      return false;
     }
-    settings.model = *model;
   }
+  return true;
+}
+
+int RunRequests(const BenchFlags& flags, const Url& url) {
+  const BenchSettings& settings = flags.settings;
   std::vector<BenchSample> samples(static_cast<size_t>(settings.requests));
   std::atomic<int> next{0};
   // Each thread takes the next request that nobody has, and writes only its own samples.
   const auto work = [&] {
-    const std::unique_ptr<HttpClient> client = MakeHttpClient(*url);
+    const std::unique_ptr<HttpClient> client = MakeHttpClient(url);
     for (int i = next++; i < settings.requests; i = next++) {
       samples[static_cast<size_t>(i)] =
           RunOne(*client, settings, flags.seed + static_cast<uint32_t>(i));
@@ -179,17 +87,9 @@ int RunBench(BenchFlags flags) {
   for (std::thread& thread : threads) thread.join();
   const BenchSummary summary = Summarise(settings, samples, Seconds(SteadyClock::now() - start));
 
-  const bool json_to_stdout = flags.json_file == "-";
-  (json_to_stdout ? std::cerr : std::cout) << FormatTable(settings, summary) << std::flush;
-  if (json_to_stdout) {
-    std::cout << FormatJson(settings, summary) << std::flush;
-  } else if (!flags.json_file.empty()) {
-    std::ofstream file(flags.json_file);
-    file << FormatJson(settings, summary) << std::flush;
-    if (!file) {
-      std::cerr << "quartet: cannot write --json " << flags.json_file << "\n";
-      return 1;
-    }
+  if (!WriteReport(flags.json_file, FormatTable(settings, summary),
+                   FormatJson(settings, summary))) {
+    return 1;
   }
   if (summary.failed > 0) {
     std::cerr << "quartet: " << summary.failed << " of " << settings.requests
@@ -199,6 +99,61 @@ int RunBench(BenchFlags flags) {
   return 0;
 }
 
+// The same conversation with each cluster, one after the other.
+int RunAgentScenario(const BenchFlags& flags, const std::vector<std::pair<std::string, Url>>& at) {
+  AgentSettings agent = flags.agent;
+  agent.answer_tokens = flags.settings.output_tokens;
+  if (agent.turn_tokens_min > agent.turn_tokens_max) {
+    std::cerr << "quartet: --turn-tokens-min " << agent.turn_tokens_min
+              << " is above --turn-tokens-max " << agent.turn_tokens_max << "\n";
+    return 2;
+  }
+  std::vector<AgentRun> runs;
+  std::string tables;
+  for (const auto& [text, url] : at) {
+    const std::unique_ptr<HttpClient> client = MakeHttpClient(url);
+    runs.push_back(RunAgent(*client, text, flags.settings.model, flags.seed, agent));
+    absl::StrAppend(&tables, tables.empty() ? "" : "\n", FormatAgentTable(runs.back()));
+  }
+  if (!WriteReport(flags.json_file, tables,
+                   FormatAgentJson(flags.settings.model, flags.seed, agent, runs))) {
+    return 1;
+  }
+  int exit_code = 0;
+  for (const AgentRun& run : runs) {
+    if (run.error.empty()) continue;
+    std::cerr << "quartet: " << run.url << ", after " << run.turns.size() << " of " << agent.turns
+              << " turns: " << Printable(run.error) << "\n";
+    exit_code = 1;
+  }
+  return exit_code;
+}
+
+int RunBench(BenchFlags flags) {
+  std::vector<std::pair<std::string, Url>> clusters;
+  for (const auto& [flag, text] :
+       {std::pair("--url", flags.settings.url), std::pair("--compare-url", flags.compare_url)}) {
+    if (text.empty()) continue;
+    const absl::StatusOr<Url> url = ParseUrl(text);
+    if (!url.ok()) {
+      std::cerr << "quartet: " << flag << " " << url.status().message() << "\n";
+      return 2;
+    }
+    clusters.emplace_back(text, *url);
+  }
+  if (flags.settings.model.empty()) {
+    const absl::StatusOr<std::string> model = FirstModel(*MakeHttpClient(clusters.front().second));
+    if (!model.ok()) {
+      std::cerr << "quartet: " << model.status().message()
+                << "\nIs the cluster up? `quartet serve --model DIR` starts one.\n";
+      return 1;
+    }
+    flags.settings.model = *model;
+  }
+  if (flags.scenario == kAgent) return RunAgentScenario(flags, clusters);
+  return RunRequests(flags, clusters.front().second);
+}
+
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Command* chosen) {
@@ -206,13 +161,19 @@ void AddBenchCommand(CLI::App& app, Command* chosen) {
   CLI::App* bench = app.add_subcommand("bench", "Measure a running cluster");
   BenchSettings& settings = flags->settings;
   settings.url = "http://127.0.0.1:8000";
+  bench
+      ->add_option("--scenario", flags->scenario,
+                   "requests: prompts that have nothing in common; agent: one conversation that "
+                   "grows")
+      ->check(CLI::IsMember({kRequests, kAgent}))
+      ->capture_default_str();
   bench->add_option("--url", settings.url, "The gateway")->capture_default_str();
   bench->add_option("--model", settings.model,
                     "The model's name (default: the first that is served)");
   bench->add_option("--prompt-tokens", settings.prompt_tokens, "Length of each prompt")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  bench->add_option("--output-tokens", settings.output_tokens, "Length of each answer")
+  bench->add_option("--output-tokens", settings.output_tokens, "Length of each answer, in tokens")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   bench->add_option("--concurrency", settings.concurrency, "Requests at the same time")
@@ -221,6 +182,22 @@ void AddBenchCommand(CLI::App& app, Command* chosen) {
   bench->add_option("--requests", settings.requests, "Requests in all")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  AgentSettings& agent = flags->agent;
+  bench
+      ->add_option("--compare-url", flags->compare_url,
+                   "agent: play the same conversation with this cluster too, such as one with "
+                   "--snapshot-policy boundary")
+      ->needs(bench->get_option("--scenario"));
+  const auto tokens = [bench](const char* name, int& value, const char* help) {
+    bench->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  tokens("--turns", agent.turns, "agent: turns of the conversation");
+  tokens("--system-tokens", agent.system_tokens, "agent: length of system prompt and tools");
+  tokens("--turn-tokens-min", agent.turn_tokens_min,
+         "agent: least that the user or a tool adds in a turn");
+  tokens("--turn-tokens-max", agent.turn_tokens_max, "agent: most that they add");
+  tokens("--short-tokens", agent.short_tokens,
+         "agent: length of a prompt that is asked twice at the end");
   bench->add_option("--seed", flags->seed, "Another seed means other prompts")
       ->capture_default_str();
   bench->add_option("--json", flags->json_file,

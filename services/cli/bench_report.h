@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "services/cli/bench_request.h"
+
 namespace quartet::cli {
 
 struct BenchSettings {
@@ -14,15 +16,6 @@ struct BenchSettings {
   int output_tokens = 64;
   int concurrency = 1;
   int requests = 8;
-};
-
-// What one request took.
-struct BenchSample {
-  bool ok = false;
-  std::string error;
-  double ttft_seconds = 0;
-  std::vector<double> gaps_seconds;  // between two tokens, output_tokens - 1 of them
-  int64_t output_tokens = 0;
 };
 
 struct BenchSummary {

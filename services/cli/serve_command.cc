@@ -40,8 +40,10 @@ struct ServeFlags {
   std::optional<int> max_num_batched_tokens;
   std::optional<int> prefill_chunk;
   bool prefix_caching = true;
+  std::optional<std::string> snapshot_policy;
   std::optional<int> max_queued_requests;
   std::optional<int> step_deadline_ms;
+  std::optional<std::string> flight_dir;
   std::optional<std::string> kv_dtype;
   std::optional<std::string> spoil_drafts;
   std::optional<int> threads;
@@ -50,6 +52,7 @@ struct ServeFlags {
   std::optional<std::string> chat_template;
   std::optional<int> text_threads;
   bool trust_content_tokens = false;
+  bool otel_metrics = false;
 };
 
 template <typename T>
@@ -89,8 +92,10 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(coordinator.argv, "--max-num-batched-tokens", flags.max_num_batched_tokens);
   Append(coordinator.argv, "--prefill-chunk", flags.prefill_chunk);
   if (!flags.prefix_caching) Extend(coordinator.argv, {"--no-prefix-caching"});
+  Append(coordinator.argv, "--snapshot-policy", flags.snapshot_policy);
   Append(coordinator.argv, "--max-queued-requests", flags.max_queued_requests);
   Append(coordinator.argv, "--step-deadline-ms", flags.step_deadline_ms);
+  Append(coordinator.argv, "--flight-dir", flags.flight_dir);
 
   for (int i = 1; i <= flags.tensor_parallel_size; ++i) {
     ChildSpec worker;
@@ -116,6 +121,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(gateway.argv, "--served-model-name", flags.served_model_name);
   Append(gateway.argv, "--chat-template", flags.chat_template);
   Append(gateway.argv, "--text-threads", flags.text_threads);
+  if (flags.otel_metrics) gateway.argv.emplace_back("--otel-metrics");
   if (flags.trust_content_tokens) gateway.argv.emplace_back("--trust-content-tokens");
   return cluster;
 }
@@ -213,8 +219,12 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       ->add_flag("!--no-prefix-caching", flags->prefix_caching,
                  "Compute every prompt from its first token on")
       ->envname("QUARTET_NO_PREFIX_CACHING");
+  add("--snapshot-policy", flags->snapshot_policy,
+      "Where the prefix cache takes snapshots: boundary,last,turn,branch,system");
   add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
   add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
+  add("--flight-dir", flags->flight_dir,
+      "Folder for recordings of what went into the scheduler, for `quartet sim --replay`");
   add("--kv-dtype", flags->kv_dtype, "Type of the stored latents: fp32, fp16 or fp8_e4m3");
   add("--spoil-drafts", flags->spoil_drafts,
       "For tests: RATE or RATE@PLACE, the share of drafts that are made wrong, and which of a "
@@ -228,6 +238,10 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       ->add_flag("--trust-content-tokens", flags->trust_content_tokens,
                  "Control tokens in what users write keep their meaning")
       ->envname("QUARTET_TRUST_CONTENT_TOKENS");
+  serve
+      ->add_flag("--otel-metrics", flags->otel_metrics,
+                 "Metrics under OpenTelemetry's names for generative AI too")
+      ->envname("QUARTET_OTEL_METRICS");
   add("--log-level", flags->log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();

@@ -1,14 +1,20 @@
 #include <cstdint>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "CLI/App.hpp"
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/strings/str_format.h"
 #include "services/cli/commands.h"
+#include "services/cli/terminal.h"
+#include "services/coordinator/rpc/flight_log.h"
 #include "services/coordinator/simulation/abort_note.h"
+#include "services/coordinator/simulation/replay.h"
 #include "services/coordinator/simulation/report.h"
 #include "services/coordinator/simulation/scenario.h"
 #include "services/coordinator/simulation/simulation.h"
@@ -21,9 +27,47 @@ struct SimFlags {
   uint64_t runs = 1;
   uint64_t steps = 400;
   bool trace = false;
+  std::string replay;
 };
 
+int RunReplay(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) {
+    std::cerr << "quartet: cannot read --replay " << path << "\n";
+    return 1;
+  }
+  const absl::StatusOr<coordinator::FlightLog> log = coordinator::DecodeFlightLog(bytes);
+  if (!log.ok()) {
+    std::cerr << "quartet: --replay " << path << ": " << log.status().message() << "\n";
+    return 1;
+  }
+  std::cout << absl::StrFormat("%-10s %s\n%-10s %d\n", "written", Printable(log->header.reason),
+                               "epoch", log->header.config.epoch);
+  const absl::StatusOr<simulation::ReplayResult> result = simulation::Replay(*log);
+  if (!result.ok()) {
+    std::cerr << "quartet: --replay " << path << ": " << result.status().message() << "\n";
+    return 1;
+  }
+  const coordinator::Ledger& ledger = result->ledger;
+  std::cout << absl::StrFormat("%-10s %d, of which %d plans\n", "events", result->events,
+                               result->plans)
+            << absl::StrFormat(
+                   "%-10s %d, running %d, waiting %d, finished %d, cancelled %d, "
+                   "failed %d\n",
+                   "requests", ledger.accepted, ledger.running, ledger.waiting, ledger.finished,
+                   ledger.cancelled, ledger.failed)
+            << std::flush;
+  if (!result->difference.empty()) {
+    std::cerr << "quartet: the plans differ at " << result->difference << "\n";
+    return 1;
+  }
+  std::cout << "All plans are the same.\n";
+  return 0;
+}
+
 int RunSim(const SimFlags& flags) {
+  if (!flags.replay.empty()) return RunReplay(flags.replay);
   simulation::Trace::Listener listener;
   if (flags.trace) {
     listener = [](const simulation::TraceEvent& event) {
@@ -68,6 +112,9 @@ void AddSimCommand(CLI::App& app, Command* chosen) {
   sim->add_option("--steps", flags->steps, "Steps of each run before its clients stop coming")
       ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
+  sim->add_option("--replay", flags->replay,
+                  "Give a recording (--flight-dir) to the scheduler again instead, and see that it "
+                  "plans the same");
   sim->add_flag("--trace", flags->trace, "Print what happens, a line each");
   sim->callback([flags, chosen] { *chosen = [flags] { return RunSim(*flags); }; });
 }

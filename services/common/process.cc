@@ -37,18 +37,24 @@ void DieWithParent() {
 }
 
 void BlockShutdownSignals() {
-  const sigset_t signals = ShutdownSignals();
+  sigset_t signals = ShutdownSignals();
+  sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-int WaitForShutdown() {
-  const sigset_t signals = ShutdownSignals();
+int WaitForShutdown(const std::function<void()>& on_user_signal) {
+  sigset_t signals = ShutdownSignals();
+  if (on_user_signal) sigaddset(&signals, SIGUSR1);
   siginfo_t info{};
   while (true) {
     const int number = sigwaitinfo(&signals, &info);
     if (number < 0) {
       if (errno == EINTR) continue;
       return SIGTERM;  // Cannot happen with a valid set; ending is the safe answer.
+    }
+    if (number == SIGUSR1) {
+      on_user_signal();
+      continue;
     }
     const bool own_request = info.si_code == SI_QUEUE && info.si_pid == getpid();
     return own_request ? 0 : number;

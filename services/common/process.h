@@ -14,13 +14,14 @@ namespace quartet {
 // `quartet serve` outlives it. Call first thing in main when started with --die-with-parent.
 void DieWithParent();
 
-// Blocks SIGINT and SIGTERM in the calling thread and all threads started later. Call in main
-// before any thread starts.
+// Blocks SIGINT, SIGTERM and SIGUSR1 in the calling thread and all threads started later. Call in
+// main before any thread starts.
 void BlockShutdownSignals();
 
 // Waits until SIGINT or SIGTERM arrives (returns its number) or until RequestShutdown() is called
-// in this process (returns 0). Only with the signals blocked as above.
-int WaitForShutdown();
+// in this process (returns 0). Each SIGUSR1 meanwhile calls `on_user_signal` in this thread, if it
+// is given. Only with the signals blocked as above.
+int WaitForShutdown(const std::function<void()>& on_user_signal = nullptr);
 
 // Ends WaitForShutdown from any thread.
 void RequestShutdown();

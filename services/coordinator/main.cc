@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cctype>
 #include <string>
@@ -29,12 +30,31 @@ constexpr absl::Duration kAnswerTime = absl::Seconds(3);
 // Calls are answered by then; this is for connections whose peer is slow to close.
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(100);
 
+// Of a SnapshotPolicy, in the words of --snapshot-policy.
+std::vector<std::string> SnapshotReasons() {
+  return {"boundary", "last", "turn", "branch", "system"};
+}
+
+SnapshotPolicy ToPolicy(const std::vector<std::string>& reasons) {
+  const auto has = [&reasons](const char* reason) {
+    return std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
+  };
+  SnapshotPolicy policy;
+  policy.boundary = has("boundary");
+  policy.last = has("last");
+  policy.turn = has("turn");
+  policy.branch = has("branch");
+  policy.system_prefix = has("system");
+  return policy;
+}
+
 struct Flags {
   std::vector<std::string> listen = {"127.0.0.1:7000"};
   std::string listen_admin;
   std::string log_level = "info";
   int status_fd = -1;
   bool die_with_parent = false;
+  std::vector<std::string> snapshot_policy = SnapshotReasons();
   EngineOptions engine;
 };
 
@@ -44,22 +64,24 @@ std::string HostName() {
   return name;
 }
 
-std::string LimitsLine(const EngineOptions& options) {
-  return absl::StrCat("limits: tensor_parallel_size=", options.tensor_parallel_size,
-                      " max_model_len=",
-                      options.max_model_len == 0 ? std::string("min(131072, model)")
-                                                 : absl::StrCat(options.max_model_len),
-                      " max_num_seqs=", options.max_num_seqs,
-                      " max_num_batched_tokens=", options.max_num_batched_tokens,
-                      " prefill_chunk=", options.prefill_chunk,
-                      " prefix_caching=", options.prefix_caching ? "on" : "off",
-                      " max_queued_requests=", options.max_queued_requests,
-                      " max_queued_tokens=", options.max_queued_tokens,
-                      " step_deadline_ms=", options.step_deadline_ms,
-                      " stream_buffer_bytes=", options.stream_buffer_bytes,
-                      " slow_client_timeout_ms=", options.slow_client_timeout_ms,
-                      " client_streams=", options.max_client_streams(),
-                      " workers=", options.max_workers, " epoch=", options.epoch);
+std::string LimitsLine(const Flags& flags) {
+  const EngineOptions& options = flags.engine;
+  return absl::StrCat(
+      "limits: tensor_parallel_size=", options.tensor_parallel_size, " max_model_len=",
+      options.max_model_len == 0 ? std::string("min(131072, model)")
+                                 : absl::StrCat(options.max_model_len),
+      " max_num_seqs=", options.max_num_seqs,
+      " max_num_batched_tokens=", options.max_num_batched_tokens,
+      " prefill_chunk=", options.prefill_chunk,
+      " prefix_caching=", options.prefix_caching ? "on" : "off",
+      " snapshot_policy=", absl::StrJoin(flags.snapshot_policy, ","),
+      " max_queued_requests=", options.max_queued_requests,
+      " max_queued_tokens=", options.max_queued_tokens,
+      " step_deadline_ms=", options.step_deadline_ms, " flight_dir=", options.flight_dir,
+      " flight_mib=", options.flight_mib, " stream_buffer_bytes=", options.stream_buffer_bytes,
+      " slow_client_timeout_ms=", options.slow_client_timeout_ms,
+      " client_streams=", options.max_client_streams(), " workers=", options.max_workers,
+      " epoch=", options.epoch);
 }
 
 int Fail(const StatusChannel& status, const std::string& message) {
@@ -107,7 +129,7 @@ int Run(Flags flags) {
     }
     admin = *std::move(started);
   }
-  LogInfo(LimitsLine(flags.engine));
+  LogInfo(LimitsLine(flags));
   engine.Start();
   for (const std::string& address : (*server)->addresses()) {
     LogInfo(absl::StrCat("gateways and workers may dial ", address));
@@ -115,7 +137,7 @@ int Run(Flags flags) {
   }
   if (admin != nullptr) status.Listening("admin", admin->address());
 
-  const int signal = WaitForShutdown();
+  const int signal = WaitForShutdown([&engine] { engine.DumpFlight(); });
   if (signal != 0) LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
   engine.Shutdown();
   (*server)->AwaitAnswered(kAnswerTime);
@@ -141,6 +163,11 @@ int Main(int argc, char** argv) {
   app.add_flag("!--no-prefix-caching", engine.prefix_caching,
                "compute every prompt from its first token on")
       ->envname("QUARTET_NO_PREFIX_CACHING");
+  option("--snapshot-policy", flags.snapshot_policy,
+         "where the prefix cache takes snapshots, with commas: boundary (every 2,304 tokens), last "
+         "(of a prompt), turn (its end), branch (where prompts part), system (a marked prefix)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(SnapshotReasons()));
   app.add_flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends")
       ->envname("QUARTET_DIE_WITH_PARENT");
   option("--tensor-parallel-size", engine.tensor_parallel_size, "number of shard workers");
@@ -155,11 +182,18 @@ int Main(int argc, char** argv) {
   option("--segment-folder", engine.segment_folder,
          "folder of the ranks' shared memory; every local rank must see it");
   option("--step-deadline-ms", engine.step_deadline_ms, "a rank that needs longer is lost");
+  option("--flight-dir", engine.flight_dir,
+         "folder for recordings of what went into the scheduler, written when the engine fails and "
+         "on SIGUSR1, for `quartet sim --replay`; they hold prompts and answers as token ids; "
+         "empty = none");
+  option("--flight-mib", engine.flight_mib, "memory for the recording; the oldest part goes first")
+      ->check(CLI::Range(1u, 4096u));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  engine.snapshot_policy = ToPolicy(flags.snapshot_policy);
   if (flags.die_with_parent) DieWithParent();
   if (!InitLogging("coordinator", flags.log_level)) {
     return Fail(StatusChannel(flags.status_fd),

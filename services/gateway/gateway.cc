@@ -40,7 +40,8 @@ class Running final : public Gateway {
         GatewayOptions{.served_model_name = config_.served_model_name.empty()
                                                 ? FolderName(config_.model_dir)
                                                 : config_.served_model_name,
-                       .trust_content_tokens = config_.trust_content_tokens},
+                       .trust_content_tokens = config_.trust_content_tokens,
+                       .otel_metrics = config_.otel_metrics},
         engine_.get(), pool_.get(), metrics_.get());
   }
 

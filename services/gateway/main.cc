@@ -94,6 +94,8 @@ int Main(int argc, char** argv) {
          "a template file to use instead of the model's");
   flag("--trust-content-tokens", config.trust_content_tokens,
        "control tokens in what users write keep their meaning");
+  flag("--otel-metrics", config.otel_metrics,
+       "metrics under the names of OpenTelemetry's conventions for generative AI too");
   option("--text-threads", config.text_threads, "threads that parse, render and tokenise")
       ->check(CLI::Range(1, 256));
   option("--http-threads", config.http.threads, "threads that move bytes")

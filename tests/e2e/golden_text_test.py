@@ -25,7 +25,7 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_token_is_that_of_the_reference(setting):
     model, ranks, *flags = SETTINGS[setting]
-    cases = golden_cases("prompts_std.json" if model == STANDARD else "prompts.json")
+    cases = golden_cases("prompts.json")
     assert len(cases) == 38
     with serve(model, ranks, *flags) as cluster:
         with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300) as client:

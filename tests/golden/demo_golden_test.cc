@@ -25,7 +25,7 @@ constexpr char kPerExpert[] = "quartet-demo-exl3-std";
 struct Setting {
   const char* name;
   const char* model;
-  const char* reference;  // the reference's file of texts, or its tensor of log-probabilities
+  const char* reference;  // the reference's file of drafts, or its tensor of log-probabilities
   int tp = 1;
   KvDtype kv_dtype = KvDtype::kFp32;
   int chunk = kDemoBatchedTokens;  // tokens of a prompt in one step

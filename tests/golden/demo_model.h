@@ -46,21 +46,29 @@ inline std::vector<int32_t> JsonInts(const boost::json::value& array) {
   return out;
 }
 
-// The text cases; those with an image need the vision tower.
-inline std::vector<DemoCase> DemoTextCases(const std::string& file) {
+inline boost::json::array ReadDemoCases(const std::string& file) {
   const std::string path = absl::StrCat(QUARTET_SOURCE_DIR, "/tests/data/demo/", file);
-  const boost::json::value root = ParseJsonText(ReadTextFile(path, 16 << 20).value(), path).value();
+  return ParseJsonText(ReadTextFile(path, 16 << 20).value(), path).value().at("cases").as_array();
+}
+
+// The text cases, which are the same for both checkpoints, with the drafts in `drafts_file`. Cases
+// with an image need the vision tower.
+inline std::vector<DemoCase> DemoTextCases(const std::string& drafts_file) {
+  const boost::json::array texts = ReadDemoCases("prompts.json");
+  const boost::json::array drafts = ReadDemoCases(drafts_file);
   std::vector<DemoCase> cases;
-  for (const boost::json::value& item : root.at("cases").as_array()) {
-    const boost::json::object& object = item.as_object();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const boost::json::object& object = texts[i].as_object();
     if (object.contains("image") && !object.at("image").is_null()) continue;
     DemoCase c;
     c.name =
         absl::StrCat(object.at("id").as_int64(), " ", std::string(object.at("skill").as_string()));
     c.input = JsonInts(object.at("input_ids"));
     c.output = JsonInts(object.at("output_ids"));
-    for (const boost::json::value& d : object.at("drafts").as_array())
+    EXPECT_EQ(drafts.at(i).at("id"), object.at("id"));
+    for (const boost::json::value& d : drafts.at(i).at("drafts").as_array()) {
       c.drafts.push_back(JsonInts(d));
+    }
     cases.push_back(std::move(c));
   }
   return cases;

@@ -10,6 +10,7 @@ quartet_agreement_mismatch_total, and then it ends.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import http.client
@@ -25,7 +26,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-REFERENCES = {"quartet-demo-exl3": "prompts.json", "quartet-demo-exl3-std": "prompts_std.json"}
+MODELS = ["quartet-demo-exl3", "quartet-demo-exl3-std"]
 STOP_TIMEOUT_S = 30
 # Of one request of `steps`. Contexts stay short, requests come and go.
 STEP_TOKENS = 250
@@ -54,8 +55,9 @@ class Cluster:
     def steps(self):
         """Steps that all ranks have reported alike, by kind, and the number of those that they have not."""
         text = self.request("GET", "/metrics", timeout=60)
-        agreed = {kind: int(float(count)) for kind, count in
-                  re.findall(r'^quartet_step_seconds_count\{kind="(\w+)"\} (\S+)$', text, re.M)}
+        agreed = collections.Counter()
+        for kind, count in re.findall(r'^quartet_step_seconds_count\{kind="(\w+)",[^}]*\} (\S+)$', text, re.M):
+            agreed[kind] += int(float(count))
         mismatches = re.search(r"^quartet_agreement_mismatch_total (\S+)$", text, re.M)
         return agreed, int(float(mismatches.group(1)))
 
@@ -101,8 +103,8 @@ def serve(args, logs):
         reader.join(10)
 
 
-def golden_cases(model):
-    with open(ROOT / "tests" / "data" / "demo" / REFERENCES[model]) as file:
+def golden_cases():
+    with open(ROOT / "tests" / "data" / "demo" / "prompts.json") as file:
         return [case for case in json.load(file)["cases"] if not case.get("image")]
 
 
@@ -113,7 +115,7 @@ def check_texts(cluster, args):
             "return_token_ids": True,
         })
 
-    cases = golden_cases(args.model)
+    cases = golden_cases()
     begin = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(args.streams) as pool:
         choices = list(pool.map(ask, cases))
@@ -182,7 +184,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=["texts", "steps"])
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "gpu" / "bin", help="folder of the programs")
-    parser.add_argument("--model", default="quartet-demo-exl3", choices=REFERENCES)
+    parser.add_argument("--model", default="quartet-demo-exl3", choices=MODELS)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--collectives", default="auto", choices=["auto", "peer", "nccl"])

@@ -109,6 +109,7 @@ class ScriptedWorker::Impl {
       offer->set_page_bytes(1 << 10);
       offer->set_activation_bytes_per_token(1 << 10);
       offer->set_page_tokens(options_.page_tokens);
+      offer->set_snapshot_bytes(options_.snapshot_bytes);
     }
     Write(out);
   }
@@ -160,7 +161,8 @@ class ScriptedWorker::Impl {
       executor_.emplace(
           HashChainExecutor::Pools{welcome.epoch(), welcome.pools().slots(),
                                    welcome.pools().pages(), options_.page_tokens,
-                                   welcome.max_num_batched_tokens(), welcome.max_model_len()},
+                                   welcome.max_num_batched_tokens(), welcome.max_model_len(),
+                                   welcome.pools().snapshots()},
           options_.rule);
       Enter(State::kWelcomed);
     }

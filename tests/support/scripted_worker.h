@@ -29,6 +29,7 @@ class ScriptedWorker {
     uint32_t page_tokens = 256;
     // The figures of every offer; a slot is 1 MiB, a page 1 KiB.
     uint64_t budget_bytes = uint64_t{1} << 30;
+    uint64_t snapshot_bytes = 0;  // 0 = keeps none
     uint64_t weight_bytes = 1 << 20;
     TokenRule rule;  // empty: HashChainRule(vocab_size)
 

@@ -49,16 +49,23 @@ std::string ConfigError(const CoreConfig& config) {
     return "a prefix cache needs to know how large a page and a snapshot are; page_bytes is " +
            Num(config.page_bytes) + ", snapshot_bytes is " + Num(config.snapshot_bytes);
   }
-  if (config.snapshots > 0 && config.page_tokens != SnapshotPolicy().unit_tokens) {
+  if (const char* error = SnapshotPolicyError(config.snapshot_policy); *error != '\0') {
+    return std::string("snapshot_policy: ") + error;
+  }
+  if (config.snapshots > 0 && config.page_tokens != config.snapshot_policy.unit_tokens) {
     return "page_tokens is " + Num(config.page_tokens) + "; the prefix cache has units of " +
-           Num(SnapshotPolicy().unit_tokens) + " tokens, a page each";
+           Num(config.snapshot_policy.unit_tokens) + " tokens, a page each";
   }
   if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
   return "";
 }
 
 Core::Core(const CoreConfig& config)
-    : config_(config), slots_(config.slots), pages_(config.pages), snapshots_(config.snapshots) {
+    : config_(config),
+      slots_(config.slots),
+      pages_(config.pages),
+      snapshots_(config.snapshots),
+      snapshot_policy_(config.snapshot_policy) {
   assert(ConfigError(config).empty());
   if (config.snapshots > 0) {
     index_.emplace(PrefixIndexConfig{.unit_tokens = config.page_tokens,
@@ -223,7 +230,10 @@ std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
 
 void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
   auto found = sequences_.find(row.id);
-  if (found == sequences_.end()) return ReturnExport(row);  // ended while the step ran: void
+  if (found == sequences_.end()) {  // ended while the step ran
+    ++counts_.void_rows;
+    return ReturnExport(row);
+  }
   Sequence& sequence = *found->second;
   if (const std::string error = RowError(sequence, row, outcome); !error.empty()) {
     ReturnExport(row);
@@ -364,6 +374,8 @@ Ledger Core::GetLedger() const {
     ledger.prefix_query_tokens = cache.query_tokens;
     ledger.prefix_hit_tokens = cache.hit_tokens;
     ledger.prefix_lost_tokens = cache.lost_to_granularity_tokens;
+    ledger.snapshots_published = cache.snapshots_published;
+    ledger.snapshots_evicted = cache.snapshots_evicted;
   }
   return ledger;
 }

@@ -50,6 +50,7 @@ std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
                     .cached_tokens = hit.match.cached_tokens,
                     .branch_point = hit.match.branch_point};
   if (hit.match.cached_tokens == 0) return std::nullopt;
+  ++counts_.snapshots_restored;
   sequence.pages = hit.match.pages;
   sequence.absorbed = hit.match.cached_tokens;
   return Resume{.snapshot = hit.match.snapshot,

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/unit_key.h"
 
 // The plain structs that go in and out of the coordinator's core. They mirror the wire messages
@@ -33,6 +34,7 @@ struct CoreConfig {
   uint32_t snapshots = 0;
   uint64_t page_bytes = 0;  // on one rank, as snapshot_bytes; their ratio decides what to evict
   uint64_t snapshot_bytes = 0;
+  SnapshotPolicy snapshot_policy;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
@@ -232,6 +234,7 @@ struct Ledger {
   uint64_t steps = 0;             // planned
   uint64_t prompt_tokens = 0;     // of requests whose prompt is absorbed, each counted once
   uint64_t generated_tokens = 0;  // sampled and given out
+  uint64_t void_rows = 0;         // computed, but their request had ended meanwhile
   // Of the prefix cache.
   uint32_t cached_pages = 0;     // of pages_used
   uint32_t evictable_pages = 0;  // of those, what is given up when somebody needs it
@@ -240,6 +243,9 @@ struct Ledger {
   uint64_t prefix_query_tokens = 0;  // of prompts that were looked for
   uint64_t prefix_hit_tokens = 0;
   uint64_t prefix_lost_tokens = 0;  // shared with a cached text, but behind its last snapshot
+  uint64_t snapshots_published = 0;
+  uint64_t snapshots_restored = 0;  // by sequences that began behind a cached prefix
+  uint64_t snapshots_evicted = 0;
 };
 
 }  // namespace quartet::coordinator

@@ -13,11 +13,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "services/common/log.h"
-#include "services/coordinator/core/core.h"
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/membership/membership.h"
 #include "services/coordinator/rpc/convert.h"
 #include "services/coordinator/rpc/engine_metrics.h"
+#include "services/coordinator/rpc/recorded_core.h"
 #include "services/coordinator/rpc/unit_keys.h"
 
 namespace quartet::coordinator {
@@ -82,7 +82,8 @@ class Engine::Impl {
        std::function<void(const std::string&)> on_fatal)
       : options_(options),
         // Of a client stream: submit, truncate, gone. Of a worker: one message and gone.
-        events_(3 * options.max_client_streams() + 2 * options.max_workers + 1),
+        // And a shutdown and some wishes for a recording.
+        events_(3 * options.max_client_streams() + 2 * options.max_workers + 8),
         metrics_(metrics, options.epoch),
         status_(status),
         on_fatal_(std::move(on_fatal)),
@@ -103,6 +104,9 @@ class Engine::Impl {
     while (!events_.Push(ShutdownEvent{})) absl::SleepFor(absl::Milliseconds(1));
     thread_.join();
   }
+
+  // A full queue has something to do first; whoever wants the recording asks again.
+  void DumpFlight() { events_.Push(DumpFlightEvent{}); }
 
   EventQueue& events() { return events_; }
   const EngineOptions& options() const { return options_; }
@@ -187,6 +191,7 @@ class Engine::Impl {
     SubmitOutcome outcome = core_->OnSubmit(std::move(request), NowUs());
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
+        metrics_.OnAccepted(event.submit.max_tokens());
         streams_[event.stream->id()] = outcome.id;
         clients_[outcome.id] = Client{std::move(event.stream), request_id};
         return;
@@ -346,6 +351,8 @@ class Engine::Impl {
     Apply(membership_.OnGone(worker, why));
   }
 
+  void On(DumpFlightEvent&) { WriteFlight("asked for by a signal"); }
+
   void On(ShutdownEvent&) {
     const std::string message = "the coordinator is shutting down";
     stopping_ = true;
@@ -413,14 +420,16 @@ class Engine::Impl {
     config.snapshots = pools.snapshots;
     config.page_bytes = pools.page_bytes;
     config.snapshot_bytes = pools.snapshot_bytes;
+    config.snapshot_policy = options_.snapshot_policy;
     config.max_num_batched_tokens = options_.max_num_batched_tokens;
     config.prefill_chunk = options_.prefill_chunk;
     config.max_queued_requests = options_.max_queued_requests;
     config.max_queued_tokens = options_.max_queued_tokens;
     config.step_deadline_ms = options_.step_deadline_ms;
     if (const std::string error = ConfigError(config); !error.empty()) return Fatal(error);
-    core_.emplace(config);
-    metrics_.SetModel(model.model_name);
+    core_.emplace(config,
+                  options_.flight_dir.empty() ? 0 : size_t{options_.flight_mib} * 1024 * 1024);
+    metrics_.SetModel(model.model_name, config);
     not_ready_reason_.clear();
     Publish();
     LogInfo(absl::StrCat("ready: model ", model.model_name, ", context ", pools.max_model_len,
@@ -496,6 +505,7 @@ class Engine::Impl {
   void RunNextStep() {
     if (!core_.has_value() || !fatal_.empty()) return;
     std::optional<StepPlan> plan = core_->PlanStep(NowUs());
+    const std::optional<absl::Time> answered = std::exchange(step_answered_, std::nullopt);
     if (!plan.has_value()) return;
     for (uint64_t seq_uid : plan->closes) {
       v1::ToWorker close;
@@ -511,6 +521,7 @@ class Engine::Impl {
       collector_.Begin(plan->epoch, plan->step_id);
       step_id_ = plan->step_id;
       step_kind_ = KindOf(*plan);
+      step_rows_ = plan->rows.size();
       step_sent_ = absl::Now();
       step_deadline_ = step_sent_ + absl::Milliseconds(options_.step_deadline_ms);
       v1::ToWorker message;
@@ -519,6 +530,7 @@ class Engine::Impl {
       metrics_.OnPlan(*plan);
       metrics_.OnLedger(core_->GetLedger());
       SendToRanks(message);
+      if (answered.has_value()) metrics_.OnHostTime(absl::ToDoubleSeconds(absl::Now() - *answered));
     }
     DeliverOutputs();  // who was admitted
   }
@@ -542,7 +554,8 @@ class Engine::Impl {
       case StepCollector::Verdict::Kind::kComplete:
         break;
     }
-    metrics_.OnStep(step_kind_, absl::ToDoubleSeconds(absl::Now() - step_sent_));
+    step_answered_ = absl::Now();
+    metrics_.OnStep(step_kind_, step_rows_, absl::ToDoubleSeconds(*step_answered_ - step_sent_));
     core_->OnStepResult(verdict.outcome, NowUs());
   }
 
@@ -569,8 +582,20 @@ class Engine::Impl {
     if (core_.has_value()) core_->FailAll(message);
     DeliverOutputs();
     AbortWorkers(message);
+    WriteFlight(message);
     status_->Error(message);
     on_fatal_(message);
+  }
+
+  void WriteFlight(const std::string& reason) {
+    if (!core_.has_value() || options_.flight_dir.empty()) return;
+    const absl::StatusOr<std::string> path = WriteRecording(
+        options_.flight_dir, options_.epoch, ++recordings_, core_->Recording(reason));
+    if (path.ok()) {
+      LogInfo(absl::StrCat("wrote ", *path, ": what went into the core so far"));
+    } else {
+      LogError(std::string(path.status().message()));
+    }
   }
 
   void UpdateWaiting() {
@@ -585,8 +610,13 @@ class Engine::Impl {
 
   void Publish() {
     if (not_ready_reason_.empty() && !core_.has_value()) UpdateWaiting();
-    if (core_.has_value()) metrics_.OnLedger(core_->GetLedger());
+    Ledger ledger;
+    if (core_.has_value()) {
+      ledger = core_->GetLedger();
+      metrics_.OnLedger(ledger);
+    }
     std::lock_guard<std::mutex> lock(snapshot_mutex_);
+    snapshot_.ledger = ledger;
     snapshot_.not_ready_reason = not_ready_reason_;
     if (membership_.pools().has_value()) {
       snapshot_.max_model_len = membership_.pools()->max_model_len;
@@ -605,7 +635,8 @@ class Engine::Impl {
 
   // Everything from here to the snapshot belongs to the engine thread.
   Membership membership_;
-  std::optional<Core> core_;  // from ready on
+  std::optional<RecordedCore> core_;  // from ready on
+  uint32_t recordings_ = 0;           // written
   StepCollector collector_;
   absl::flat_hash_map<uint64_t, Client> clients_;    // by request
   absl::flat_hash_map<uint64_t, uint64_t> streams_;  // stream -> request
@@ -613,6 +644,8 @@ class Engine::Impl {
   std::map<uint64_t, Load> loads_;
   uint64_t step_id_ = 0;
   std::string step_kind_;
+  size_t step_rows_ = 0;
+  std::optional<absl::Time> step_answered_;  // until there is a next plan, or nothing to do
   absl::Time step_sent_;
   absl::Time step_deadline_;
   std::string fatal_;
@@ -646,6 +679,9 @@ EngineSnapshot Engine::Snapshot() const {
 }
 const EngineOptions& Engine::options() const {
   return impl_->options();
+}
+void Engine::DumpFlight() {
+  impl_->DumpFlight();
 }
 void Engine::CountRefused(const std::string& reason) {
   impl_->CountRefused(reason);

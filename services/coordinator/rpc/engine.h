@@ -8,6 +8,8 @@
 
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
+#include "services/coordinator/core/snapshot_plan.h"
+#include "services/coordinator/core/types.h"
 #include "services/coordinator/rpc/event_queue.h"
 
 namespace quartet::coordinator {
@@ -20,11 +22,16 @@ struct EngineOptions {
   uint32_t max_num_batched_tokens = 512;
   uint32_t prefill_chunk = 0;
   bool prefix_caching = true;
+  SnapshotPolicy snapshot_policy;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
   std::string segment_folder = "/dev/shm";
   std::string segment_name;
+  // Where recordings of what went into the core are written, when the engine ends by itself and
+  // when it is asked to; empty = nothing is recorded.
+  std::string flight_dir;
+  uint32_t flight_mib = 64;  // kept in memory
   // A client that leaves more than this unread for that long is cancelled.
   size_t stream_buffer_bytes = 256 * 1024;
   int64_t slow_client_timeout_ms = 30000;
@@ -43,6 +50,7 @@ struct EngineSnapshot {
   uint32_t max_model_len = 0;
   uint32_t vocab_size = 0;
   std::string checkpoint_digest;
+  Ledger ledger;
 };
 
 // Owns the core, the membership and one thread on which both live. Streams push events into
@@ -71,6 +79,8 @@ class Engine {
   EventQueue& events();
   EngineSnapshot Snapshot() const;
   const EngineOptions& options() const;
+  // Has the engine thread write a recording. Thread safe.
+  void DumpFlight();
   // A refusal that a stream made by itself, for the metrics.
   void CountRefused(const std::string& reason);
 

@@ -27,13 +27,26 @@ EngineMetrics::EngineMetrics(Metrics* metrics, uint64_t epoch) : metrics_(metric
                        "Sequences that gave up their place and were computed again");
 }
 
-void EngineMetrics::SetModel(const std::string& model_name) {
+void EngineMetrics::SetModel(const std::string& model_name, const CoreConfig& config) {
   model_labels_ = {{"model_name", model_name}, {"engine", "0"}};
+  page_bytes_ = config.page_bytes;
+  snapshot_bytes_ = config.snapshot_bytes;
+  MetricLabels info = model_labels_;
+  info["block_size"] = std::to_string(config.page_tokens);
+  info["num_gpu_blocks"] = std::to_string(config.pages);
+  info["enable_prefix_caching"] = config.snapshots > 0 ? "True" : "False";
+  metrics_->GetGauge("vllm:cache_config_info", "The cache as it was configured", info).Set(1);
 }
 
-void EngineMetrics::RaiseTo(Counter& counter, uint64_t* seen, uint64_t value) {
-  counter.Add(static_cast<double>(value - *seen));
+void EngineMetrics::SetCounter(const char* name, const char* help, const MetricLabels& labels,
+                               uint64_t* seen, uint64_t value) {
+  metrics_->GetCounter(name, help, labels).Add(static_cast<double>(value - *seen));
   *seen = value;
+}
+
+void EngineMetrics::SetModelCounter(const char* name, const char* help, uint64_t* seen,
+                                    uint64_t value) {
+  SetCounter(name, help, model_labels_, seen, value);
 }
 
 void EngineMetrics::OnLedger(const Ledger& ledger) {
@@ -49,29 +62,44 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   pool("snapshots", ledger.snapshots_used, ledger.snapshots_size);
   metrics_->GetGauge("quartet_cache_pages", "Pages that hold cached prefixes")
       .Set(ledger.cached_pages);
-  RaiseTo(
-      metrics_->GetCounter("vllm:prefix_cache_queries_total",
-                           "Prompt tokens that were looked for in the prefix cache", model_labels_),
-      &seen_.prefix_query_tokens, ledger.prefix_query_tokens);
-  RaiseTo(metrics_->GetCounter("vllm:prefix_cache_hits_total",
-                               "Prompt tokens that were found there", model_labels_),
-          &seen_.prefix_hit_tokens, ledger.prefix_hit_tokens);
-  RaiseTo(metrics_->GetCounter("quartet_prefix_lost_to_granularity_tokens_total",
-                               "Prompt tokens shared with a cached text, but behind its last "
-                               "snapshot"),
-          &seen_.prefix_lost_tokens, ledger.prefix_lost_tokens);
-  RaiseTo(metrics_->GetCounter("quartet_steps_total", "Steps sent to the workers"), &seen_.steps,
-          ledger.steps);
+  const auto cache_bytes = [&](const char* name, uint64_t places, uint64_t bytes) {
+    metrics_
+        ->GetGauge("quartet_cache_bytes", "What cached prefixes take, on one rank",
+                   {{"pool", name}, {"tier", "device"}})
+        .Set(static_cast<double>(places) * static_cast<double>(bytes));
+  };
+  cache_bytes("pages", ledger.cached_pages, page_bytes_);
+  cache_bytes("snapshots", ledger.snapshots_used, snapshot_bytes_);
+
+  const MetricLabels device{{"tier", "device"}};
+  SetCounter("quartet_snapshot_published_total", "Snapshots that were put into the cache", device,
+             &seen_.snapshots_published, ledger.snapshots_published);
+  SetCounter("quartet_snapshot_restored_total", "Snapshots that a sequence began from", device,
+             &seen_.snapshots_restored, ledger.snapshots_restored);
+  SetCounter("quartet_snapshot_discarded_total", "Snapshots that made room for others", device,
+             &seen_.snapshots_evicted, ledger.snapshots_evicted);
+  SetModelCounter("vllm:prefix_cache_queries_total",
+                  "Prompt tokens that were looked for in the prefix cache",
+                  &seen_.prefix_query_tokens, ledger.prefix_query_tokens);
+  SetModelCounter("vllm:prefix_cache_hits_total", "Prompt tokens that were found there",
+                  &seen_.prefix_hit_tokens, ledger.prefix_hit_tokens);
+  SetCounter("quartet_prefix_lost_to_granularity_tokens_total",
+             "Prompt tokens shared with a cached text, but behind its last snapshot", {},
+             &seen_.prefix_lost_tokens, ledger.prefix_lost_tokens);
+  SetCounter("quartet_steps_total", "Steps sent to the workers", {}, &seen_.steps, ledger.steps);
+  SetCounter("quartet_cancel_extra_steps_total",
+             "Rows that were computed although their request had ended", {}, &seen_.void_rows,
+             ledger.void_rows);
   metrics_
       ->GetCounter("quartet_preemptions_total",
                    "Sequences that gave up their place and were computed again")
       .Add(static_cast<double>(ledger.preemptions - seen_.preemptions));
-  RaiseTo(metrics_->GetCounter("vllm:num_preemptions_total", "Preemptions", model_labels_),
-          &seen_.preemptions, ledger.preemptions);
-  RaiseTo(metrics_->GetCounter("vllm:prompt_tokens_total", "Prompt tokens absorbed", model_labels_),
-          &seen_.prompt_tokens, ledger.prompt_tokens);
-  RaiseTo(metrics_->GetCounter("vllm:generation_tokens_total", "Tokens generated", model_labels_),
-          &seen_.generated_tokens, ledger.generated_tokens);
+  SetModelCounter("vllm:num_preemptions_total", "Preemptions", &seen_.preemptions,
+                  ledger.preemptions);
+  SetModelCounter("vllm:prompt_tokens_total", "Prompt tokens absorbed", &seen_.prompt_tokens,
+                  ledger.prompt_tokens);
+  SetModelCounter("vllm:generation_tokens_total", "Tokens generated", &seen_.generated_tokens,
+                  ledger.generated_tokens);
   metrics_->GetGauge("vllm:num_requests_running", "Requests that hold a place", model_labels_)
       .Set(ledger.running);
   metrics_->GetGauge("vllm:num_requests_waiting", "Requests in the queue", model_labels_)
@@ -79,6 +107,13 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   metrics_
       ->GetGauge("vllm:kv_cache_usage_perc", "Share of pages that are taken, 0 to 1", model_labels_)
       .Set(ledger.pages_size == 0 ? 0 : static_cast<double>(pages_in_use) / ledger.pages_size);
+}
+
+void EngineMetrics::OnAccepted(uint32_t max_tokens) {
+  metrics_
+      ->GetHistogram("vllm:request_params_max_tokens", "max_tokens of a request", TokenBuckets(),
+                     model_labels_)
+      .Observe(max_tokens);
 }
 
 Histogram& EngineMetrics::RequestHistogram(const std::string& name, const std::string& help) {
@@ -90,6 +125,10 @@ void EngineMetrics::OnOutput(const Output& output, TimeUs now) {
   if (output.kind == Output::Kind::kAdmitted) {
     RequestHistogram("vllm:request_queue_time_seconds", "From submit to admission")
         .Observe(Seconds(times.submitted, times.admitted));
+    metrics_
+        ->GetHistogram("quartet_prefix_hit_tokens", "Prompt tokens of a request that were cached",
+                       TokenBuckets())
+        .Observe(output.cached_tokens);
     return;
   }
   if (output.kind == Output::Kind::kTokens) {
@@ -110,9 +149,19 @@ void EngineMetrics::OnOutput(const Output& output, TimeUs now) {
   metrics_->GetCounter("vllm:request_success_total", "Requests that ended", labels).Add();
   RequestHistogram("vllm:e2e_request_latency_seconds", "From submit to the end")
       .Observe(Seconds(times.submitted, now));
+  if (times.admitted != 0) {
+    RequestHistogram("vllm:request_inference_time_seconds", "From admission to the end")
+        .Observe(Seconds(times.admitted, now));
+  }
   if (times.first_token != 0) {
+    const double decode_seconds = Seconds(times.first_token, times.last_token);
     RequestHistogram("vllm:request_decode_time_seconds", "From the first token to the last")
-        .Observe(Seconds(times.first_token, times.last_token));
+        .Observe(decode_seconds);
+    if (output.completion_tokens > 1) {
+      RequestHistogram("vllm:request_time_per_output_token_seconds",
+                       "Mean time between two tokens of a request")
+          .Observe(decode_seconds / (output.completion_tokens - 1));
+    }
   }
   metrics_
       ->GetHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request", TokenBuckets(),
@@ -133,10 +182,18 @@ void EngineMetrics::OnPlan(const StepPlan& plan) {
       .Observe(static_cast<double>(tokens));
 }
 
-void EngineMetrics::OnStep(const std::string& kind, double seconds) {
+void EngineMetrics::OnStep(const std::string& kind, size_t rows, double seconds) {
   metrics_
       ->GetHistogram("quartet_step_seconds", "From sending a plan to the last rank's answer",
-                     LatencyBuckets(), {{"kind", kind}})
+                     LatencyBuckets(), {{"kind", kind}, {"rows", std::to_string(rows)}})
+      .Observe(seconds);
+}
+
+void EngineMetrics::OnHostTime(double seconds) {
+  metrics_
+      ->GetHistogram("quartet_step_host_seconds",
+                     "From the last rank's answer to the sending of the next plan",
+                     {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1})
       .Observe(seconds);
 }
 

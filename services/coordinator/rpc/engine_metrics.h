@@ -17,22 +17,31 @@ class EngineMetrics {
   EngineMetrics(Metrics* metrics, uint64_t epoch);
 
   // Names with a model label exist from here on.
-  void SetModel(const std::string& model_name);
+  void SetModel(const std::string& model_name, const CoreConfig& config);
 
   void OnLedger(const Ledger& ledger);
+  // `max_tokens`: as the client asked for; 0 = what is left of the context.
+  void OnAccepted(uint32_t max_tokens);
   void OnOutput(const Output& output, TimeUs now);
   void OnPlan(const StepPlan& plan);
   // `kind`: what the step's rows were: prefill, decode or mixed.
-  void OnStep(const std::string& kind, double seconds);
+  void OnStep(const std::string& kind, size_t rows, double seconds);
+  // From a step's last answer until the next plan was sent: what the workers wait for this process.
+  void OnHostTime(double seconds);
   void OnRefused(const std::string& reason);
   void OnMismatch();
 
  private:
-  void RaiseTo(Counter& counter, uint64_t* seen, uint64_t value);
+  // Raises a counter from *seen to the ledger's value; with the model's labels or with these.
+  void SetModelCounter(const char* name, const char* help, uint64_t* seen, uint64_t value);
+  void SetCounter(const char* name, const char* help, const MetricLabels& labels, uint64_t* seen,
+                  uint64_t value);
   Histogram& RequestHistogram(const std::string& name, const std::string& help);
 
   Metrics* metrics_;
   MetricLabels model_labels_;
+  uint64_t page_bytes_ = 0;  // on one rank, as snapshot_bytes_
+  uint64_t snapshot_bytes_ = 0;
   Ledger seen_;
 };
 

@@ -62,10 +62,11 @@ struct WorkerGoneEvent {
   std::shared_ptr<WorkerStream> stream;
   std::string why;
 };
+struct DumpFlightEvent {};
 struct ShutdownEvent {};
 
 using Event = std::variant<SubmitEvent, TruncateEvent, ClientGoneEvent, WorkerMessageEvent,
-                           WorkerGoneEvent, ShutdownEvent>;
+                           WorkerGoneEvent, DumpFlightEvent, ShutdownEvent>;
 
 }  // namespace quartet::coordinator
 

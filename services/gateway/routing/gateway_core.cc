@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/gateway/routing/generation_metrics.h"
 
 namespace quartet::gateway {
 namespace {
@@ -18,88 +19,6 @@ void RandomBytes(void* to, size_t size) {
   auto* bytes = static_cast<unsigned char*>(to);
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<unsigned char>(device());
 }
-
-// Counts what passes through on its way to the one who asked.
-class Counting final : public GenerationObserver {
- public:
-  Counting(std::shared_ptr<GenerationObserver> inner, Metrics* metrics, std::string_view endpoint,
-           std::shared_ptr<std::atomic<int64_t>> open)
-      : inner_(std::move(inner)),
-        metrics_(metrics),
-        endpoint_(endpoint),
-        start_(absl::Now()),
-        open_(std::move(open)) {
-    SetOpen(open_->fetch_add(1) + 1);
-  }
-  ~Counting() override {
-    SetOpen(open_->fetch_sub(1) - 1);
-    if (!ended_) Outcome("cancelled");
-    for (const ChoiceUsage& usage : usage_) {
-      metrics_->GetCounter("quartet_gateway_prompt_tokens_total", "Prompt tokens of requests.")
-          .Add(usage.prompt_tokens);
-      metrics_
-          ->GetCounter("quartet_gateway_cached_tokens_total",
-                       "Prompt tokens whose state came from the cache.")
-          .Add(usage.cached_tokens);
-      metrics_->GetCounter("quartet_gateway_completion_tokens_total", "Sampled tokens that count.")
-          .Add(usage.completion_tokens);
-    }
-  }
-
-  void OnAdmitted(uint32_t choice, const ChoiceUsage& usage) override {
-    Note(choice, usage);
-    inner_->OnAdmitted(choice, usage);
-  }
-  bool OnUpdate(ChoiceUpdate update) override {
-    Note(update.choice, update.usage);
-    if (!first_token_ && !update.ids.empty()) {
-      first_token_ = true;
-      metrics_
-          ->GetHistogram("quartet_gateway_time_to_first_token_seconds",
-                         "From a request whose prompt is ready to its first token.",
-                         LatencyBuckets())
-          .Observe(absl::ToDoubleSeconds(absl::Now() - start_));
-    }
-    return inner_->OnUpdate(std::move(update));
-  }
-  void OnFinished() override {
-    Outcome("finished");
-    inner_->OnFinished();
-  }
-  void OnError(const absl::Status& status, bool admitted) override {
-    Outcome("error");
-    inner_->OnError(status, admitted);
-  }
-
- private:
-  void SetOpen(int64_t open) {
-    metrics_->GetGauge("quartet_gateway_open_generations", "Generations at work.")
-        .Set(static_cast<double>(open));
-  }
-  void Note(uint32_t choice, const ChoiceUsage& usage) {
-    if (usage_.size() <= choice) usage_.resize(choice + 1);
-    usage_[choice] = usage;
-  }
-  void Outcome(const char* outcome) {
-    ended_ = true;
-    metrics_
-        ->GetCounter("quartet_gateway_generations_total", "Generations by how they ended.",
-                     {{"endpoint", endpoint_}, {"outcome", outcome}})
-        .Add();
-    metrics_
-        ->GetHistogram("quartet_gateway_generation_seconds", "Whole generations.", LatencyBuckets())
-        .Observe(absl::ToDoubleSeconds(absl::Now() - start_));
-  }
-
-  const std::shared_ptr<GenerationObserver> inner_;
-  Metrics* const metrics_;
-  const std::string endpoint_;
-  const absl::Time start_;
-  const std::shared_ptr<std::atomic<int64_t>> open_;
-  std::vector<ChoiceUsage> usage_;
-  bool first_token_ = false;
-  bool ended_ = false;
-};
 
 }  // namespace
 
@@ -139,9 +58,16 @@ void GatewayCore::StartDraining() {
 std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
                                                std::shared_ptr<GenerationObserver> observer,
                                                std::string_view endpoint) {
-  auto generation =
-      StartGeneration(engine_, model(), std::move(plan),
-                      std::make_shared<Counting>(std::move(observer), metrics_, endpoint, open_));
+  metrics_
+      ->GetHistogram("vllm:request_params_n", "Choices of a request", {1, 2, 5, 10, 20},
+                     {{"model_name", options_.served_model_name}, {"engine", "0"}})
+      .Observe(static_cast<double>(plan.choices.size()));
+  auto generation = StartGeneration(engine_, model(), std::move(plan),
+                                    ObserveGeneration(std::move(observer), metrics_,
+                                                      {.endpoint = std::string(endpoint),
+                                                       .model = options_.served_model_name,
+                                                       .otel = options_.otel_metrics},
+                                                      open_));
   std::lock_guard lock(mutex_);
   std::erase_if(generations_, [](const auto& weak) { return weak.expired(); });
   generations_.push_back(generation);

@@ -22,6 +22,7 @@ namespace quartet::gateway {
 struct GatewayOptions {
   std::string served_model_name;
   bool trust_content_tokens = false;
+  bool otel_metrics = false;  // OpenTelemetry's names beside our own
 };
 
 // Thread safe. Engine, pool and metrics belong to the caller and must outlive the core.

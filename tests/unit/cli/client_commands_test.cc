@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -204,6 +206,97 @@ TEST(BenchCommand, AnAnswerThatIsTooShortIsAFailure) {
   const Outcome outcome = RunBench(server, {"--requests", "1", "--output-tokens", "3"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("1 tokens came, not 3"));
+}
+
+// A service with a prefix cache of whole units, over the prompts and answers that it has seen.
+class CachingService {
+ public:
+  std::string Answer(const SeenRequest& request) {
+    if (request.line.rfind("GET /v1/models", 0) == 0) return PlainAnswer(200, kModels);
+    const json::object body = Body(request);
+    std::vector<int64_t> text;
+    for (const json::value& id : body.at("prompt").as_array()) text.push_back(id.as_int64());
+    const size_t prompt_tokens = text.size();
+    size_t cached = 0;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::vector<int64_t>& other : texts_) {
+      const size_t length = std::min(other.size(), prompt_tokens) - 1;
+      const auto end = std::mismatch(text.begin(), text.begin() + length, other.begin()).first;
+      cached = std::max<size_t>(cached, (end - text.begin()) / 256 * 256);
+    }
+    std::vector<std::string> events;
+    for (int64_t i = 0; i < body.at("max_tokens").as_int64(); ++i) {
+      text.push_back(i + 3);
+      events.push_back(R"({"choices":[{"text":"x","token_ids":[)" + std::to_string(i + 3) +
+                       R"(]}],"usage":null})");
+    }
+    events.push_back(R"({"choices":[],"usage":{"completion_tokens":)" +
+                     std::to_string(text.size() - prompt_tokens) +
+                     R"(,"prompt_tokens_details":{"cached_tokens":)" + std::to_string(cached) +
+                     "}}}");
+    events.emplace_back("[DONE]");
+    texts_.push_back(std::move(text));
+    return StreamAnswer(events);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::vector<int64_t>> texts_;
+};
+
+TEST(BenchCommand, PlaysAnAgentsConversationThatGrows) {
+  CachingService service;
+  FakeHttpServer server([&service](const SeenRequest& request) { return service.Answer(request); });
+  const Outcome outcome = RunBench(
+      server, {"--scenario", "agent", "--turns", "3", "--system-tokens", "500", "--turn-tokens-min",
+               "100", "--turn-tokens-max", "100", "--output-tokens", "20", "--json", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json::value report = json::parse(outcome.out);
+  const json::array turns = report.at("runs").as_array().at(0).at("turns").as_array();
+  ASSERT_EQ(turns.size(), 3U);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const auto prompt = static_cast<int64_t>(600 + 120 * i);
+    const int64_t shared = i == 0 ? 0 : prompt - 101;
+    EXPECT_EQ(turns[i].at("prompt_tokens").as_int64(), prompt);
+    EXPECT_EQ(turns[i].at("shared_tokens").as_int64(), shared);
+    EXPECT_EQ(turns[i].at("cached_tokens").as_int64(), shared / 256 * 256);
+  }
+  EXPECT_EQ(report.at("runs").as_array().at(0).at("reused_unit_share").as_double(), 1);
+  EXPECT_EQ(report.at("runs").as_array().at(0).at("short_cached_tokens").as_int64(), 256);
+  EXPECT_THAT(outcome.err, ContainsRegex("reused of whole shared units +100.00 %"));
+  // Each prompt begins with the one before it and the answer to it.
+  const std::vector<SeenRequest> seen = server.seen();
+  const json::array first = Body(seen[1]).at("prompt").as_array();
+  const json::array second = Body(seen[2]).at("prompt").as_array();
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), second.begin()));
+  EXPECT_EQ(second[600].as_int64(), 3);
+  EXPECT_EQ(second[619].as_int64(), 22);
+}
+
+TEST(BenchCommand, PlaysTheSameConversationWithTwoClusters) {
+  CachingService service;
+  FakeHttpServer one([&service](const SeenRequest& request) { return service.Answer(request); });
+  FakeHttpServer two(CompletionAnswer);
+  const Outcome outcome = RunBench(
+      one, {"--scenario", "agent", "--compare-url", two.url(), "--turns", "2", "--system-tokens",
+            "300", "--turn-tokens-min", "10", "--turn-tokens-max", "20", "--output-tokens", "2"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, ContainsRegex("units +100.00 %.*units +0.00 %"));
+  EXPECT_EQ(one.seen()[1].body, two.seen()[0].body);
+}
+
+TEST(BenchCommand, AConversationEndsWithTheFirstRequestThatFails) {
+  FakeHttpServer server([](const SeenRequest& request) {
+    if (request.line.rfind("GET", 0) == 0) return PlainAnswer(200, kModels);
+    return Body(request).at("prompt").as_array().size() > 500
+               ? PlainAnswer(400, R"({"error":{"message":"too long"}})")
+               : CompletionAnswer(request);
+  });
+  const Outcome outcome =
+      RunBench(server, {"--scenario", "agent", "--system-tokens", "200", "--turn-tokens-min", "100",
+                        "--turn-tokens-max", "100", "--output-tokens", "1"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("after 2 of 20 turns: HTTP 400: too long"));
 }
 
 }  // namespace

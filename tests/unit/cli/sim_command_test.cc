@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,17 @@ TEST(SimCommand, RunsManySeeds) {
   const Outcome outcome = Sim({"--seed", "5", "--runs", "20", "--steps", "50"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.out, ContainsRegex("^runs +20 "));
+}
+
+TEST(SimCommand, RefusesAReplayOfWhatIsNoRecording) {
+  const Outcome missing = Sim({"--replay", "/nowhere/flight.bin"});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("cannot read --replay /nowhere/flight.bin"));
+  const TempFolder folder;
+  std::ofstream(folder / "flight.bin") << "something else";
+  const Outcome foreign = Sim({"--replay", folder / "flight.bin"});
+  EXPECT_EQ(foreign.exit_code, 1);
+  EXPECT_THAT(foreign.err, HasSubstr("flight.bin: not a flight recording"));
 }
 
 }  // namespace

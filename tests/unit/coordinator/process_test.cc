@@ -1,15 +1,23 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/quartet/v1/engine.grpc.pb.h"
 #include "services/common/status_channel.h"
+#include "services/coordinator/simulation/replay.h"
 #include "tests/support/scripted_worker.h"
 
 extern char** environ;
@@ -109,6 +117,62 @@ TEST(CoordinatorProgram, ExitsWithOneAndTheReasonWhenAWorkerIsLost) {
   ASSERT_TRUE(error.has_value());
   EXPECT_THAT(error->message, HasSubstr("rank 0 (cpu-scripted) is lost"));
   EXPECT_EQ(program.Wait(), 1);
+}
+
+// The recordings in a folder, oldest first.
+std::vector<std::string> RecordingsIn(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".bin") paths.push_back(entry.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void ExpectReplays(const std::string& path, const std::string& reason) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const absl::StatusOr<FlightLog> log = DecodeFlightLog(bytes);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_THAT(log->header.reason, HasSubstr(reason));
+  const absl::StatusOr<simulation::ReplayResult> result = simulation::Replay(*log);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->difference, "");
+  EXPECT_GE(result->plans, 20u);
+  EXPECT_EQ(result->ledger.generated_tokens, 20u);
+}
+
+TEST(CoordinatorProgram, WritesARecordingOnSigusr1AndWhenItFails) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/flight-program-", getpid());
+  Program program({"--flight-dir", folder});
+  const std::string address = program.Await(StatusEvent::Kind::kListening)->address;
+  auto worker = WorkerAt(address);
+  ASSERT_TRUE(program.Await(StatusEvent::Kind::kReady).has_value());
+
+  grpc::ClientContext context;
+  auto stub = v1::Engine::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  auto stream = stub->Generate(&context);
+  v1::EngineRequest request;
+  request.mutable_submit()->add_prompt_ids(1);
+  request.mutable_submit()->set_max_tokens(20);
+  stream->Write(request);
+  v1::EngineEvent event;
+  while (stream->Read(&event)) {
+  }
+  ASSERT_TRUE(stream->Finish().ok());
+
+  program.Signal(SIGUSR1);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (RecordingsIn(folder).empty() && absl::Now() < deadline) {
+  }
+  ASSERT_EQ(RecordingsIn(folder).size(), 1u);
+  ExpectReplays(RecordingsIn(folder)[0], "asked for by a signal");
+  worker->Kill();
+  EXPECT_EQ(program.Wait(), 1);
+  ASSERT_EQ(RecordingsIn(folder).size(), 2u);
+  ExpectReplays(RecordingsIn(folder)[1], "is lost");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(CoordinatorProgram, EpochsGrowFromStartToStart) {

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <sstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -14,8 +15,10 @@ namespace quartet::gateway {
 namespace {
 
 using testing::At;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::RawReply;
 
 class ChatApiTest : public GatewayTest {
@@ -238,6 +241,31 @@ TEST_F(ChatApiTest, HealthAndMetricsIncludeTheEngine) {
       metrics,
       HasSubstr("quartet_gateway_generations_total{endpoint=\"chat\",outcome=\"finished\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("quartet_steps_total 7")) << "the coordinator's own";
+}
+
+TEST_F(GatewayTest, MetricsHaveOpenTelemetrysNamesOnlyWhenAskedFor) {
+  Start();
+  EXPECT_EQ(Chat().status, 200);
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("vllm:request_params_n_count"));
+  EXPECT_THAT(metrics, Not(HasSubstr("gen_ai_")));
+}
+
+TEST_F(GatewayTest, OpenTelemetrysMetricsTellEndpointsAndErrorsApart) {
+  config_.otel_metrics = true;
+  Start();
+  EXPECT_EQ(Chat().status, 200);
+  EXPECT_EQ(Completion().status, 200);
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("quartet_otel_conventions_info{version=\"1.37.0\"} 1\n"));
+  for (const char* operation : {"chat", "text_completion"}) {
+    for (const char* name : {"request_duration", "time_to_first_token", "time_per_output_token"}) {
+      EXPECT_THAT(metrics, ContainsRegex("gen_ai_server_" + std::string(name) +
+                                         "_seconds_count.gen_ai_operation_name=\"" + operation +
+                                         "\",gen_ai_provider_name=\"quartet\",[^\n]* 1\n"));
+    }
+  }
+  EXPECT_THAT(metrics, Not(HasSubstr("error_type")));
 }
 
 }  // namespace
