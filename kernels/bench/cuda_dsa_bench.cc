@@ -336,8 +336,11 @@ void RunAll() {
   bench.Select(512, 32'768);
   bench.Select(2048, 32'768);
   bench.Select(2048, kContext);
-  for (int context : {4096, 32'768, kContext}) bench.SelectOnly(1, context);
-  for (int context : {8192, kContext}) bench.SelectOnly(1, context, true);
+  for (int rows : {1, 4}) {
+    for (int context : {4096, 8192, 32'768, kContext}) {
+      for (const bool equal : {false, true}) bench.SelectOnly(rows, context, equal);
+    }
+  }
   bench.SelectOnly(512, kContext);
   for (int heads : {64, 16}) {
     bench.Heads("mla_absorb_one", 1, heads, kNope, kRank);

@@ -226,6 +226,9 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   PrefetchUnits(w, job, units_of_strip);
   // Groups were there before the kernel that transformed the inputs began.
   if constexpr (kTransformed) AwaitPrevious();
+  // All blocks have begun when the kernel behind comes, so that it takes no place from them. If it
+  // is another product, its groups and first units come before this one has ended.
+  LetNextIn();
 
   const InputSlice slice = {.rows = rows,
                             .begin = part * p.part_inputs,

@@ -195,6 +195,7 @@ TEST_P(IndexerForms, SelectsWhatTheCpuSelects) {
   Compare(kMini, {{200, 4}, {90, 3}, {333, 1}}, 2);  // windows of three sequences
   Compare(kMini, {{120, 9}, {61, 11}, {0, 5}}, 3);   // more rows than a window, and dense ones
   Compare(kOdd, {{140, 3}, {35, 6}}, 4);             // no tile of the tensor cores fits
+  Compare(kMini, {{20'000, 2}}, 11);                 // more pools than a block lists
 }
 
 TEST_P(IndexerForms, TakesEverythingUpToTheLimit) {
@@ -221,9 +222,10 @@ INSTANTIATE_TEST_SUITE_P(Stored, IndexerForms,
 TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
   for (const DsaShape& s : {kMini, kOdd, kReal}) {
     if (s.topk == kReal.topk && TestDeviceIsEmulated()) continue;
-    const int tokens = s.topk == kReal.topk ? 20'003 : 403;
     int ties = 0;
     for (const int rows : {1, 6, 20}) {
+      // More pools than a block lists, and fewer.
+      const int tokens = rows == 1 || s.topk == kReal.topk ? 20'003 : 403;
       TwinPages kv(*device_, s, ops::KvDType::kF16, 1, tokens);
       kv.FillRandom(0, tokens, 40, true);
       // Few different scores, so that many pools tie at the cut.
@@ -263,10 +265,11 @@ TEST_F(IndexerOnCuda, BreaksTiesByTheLowerIndex) {
   }
 }
 
-// Also where more scores are equal than a block lists at a time.
+// Also where more scores are equal than a block lists, and where a row has more than a block holds.
 TEST_F(IndexerOnCuda, NanScoresComeLastAndEqualScoresAreTakenInOrder) {
-  const DsaShape s = kMini;
-  for (const int tokens : {400, 20'003}) {
+  DsaShape s = kMini;
+  for (const int tokens : {400, 20'003, 150'003}) {
+    s.page_tokens = tokens > 100'000 ? 64 : kMini.page_tokens;  // a step has so many pages at most
     TwinPages kv(*device_, s, ops::KvDType::kF16, 1, tokens);
     kv.FillRandom(0, tokens, 60);
     const std::vector<ops::Segment> segments = {{0, 3, 0, tokens - 3, kv.pages(0)}};
