@@ -41,6 +41,9 @@ struct ServeFlags {
   std::optional<int> prefill_chunk;
   bool prefix_caching = true;
   std::optional<std::string> snapshot_policy;
+  std::optional<int> num_speculative_tokens;
+  std::optional<std::string> spec_dynamic;
+  std::optional<std::string> spec_sampling;
   std::optional<int> max_queued_requests;
   std::optional<int> step_deadline_ms;
   std::optional<std::string> flight_dir;
@@ -93,6 +96,9 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(coordinator.argv, "--prefill-chunk", flags.prefill_chunk);
   if (!flags.prefix_caching) Extend(coordinator.argv, {"--no-prefix-caching"});
   Append(coordinator.argv, "--snapshot-policy", flags.snapshot_policy);
+  Append(coordinator.argv, "--num-speculative-tokens", flags.num_speculative_tokens);
+  Append(coordinator.argv, "--spec-dynamic", flags.spec_dynamic);
+  Append(coordinator.argv, "--spec-sampling", flags.spec_sampling);
   Append(coordinator.argv, "--max-queued-requests", flags.max_queued_requests);
   Append(coordinator.argv, "--step-deadline-ms", flags.step_deadline_ms);
   Append(coordinator.argv, "--flight-dir", flags.flight_dir);
@@ -221,6 +227,10 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       ->envname("QUARTET_NO_PREFIX_CACHING");
   add("--snapshot-policy", flags->snapshot_policy,
       "Where the prefix cache takes snapshots: boundary,last,turn,branch,system");
+  add("--num-speculative-tokens", flags->num_speculative_tokens,
+      "Drafts of a sequence in a step, 0 to 3; 0 = no speculation");
+  add("--spec-dynamic", flags->spec_dynamic, "Fewer drafts where that is faster: true or false");
+  add("--spec-sampling", flags->spec_sampling, "Which drafts are accepted: rejection or coupled");
   add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
   add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
   add("--flight-dir", flags->flight_dir,

@@ -75,6 +75,9 @@ std::string LimitsLine(const Flags& flags) {
       " prefill_chunk=", options.prefill_chunk,
       " prefix_caching=", options.prefix_caching ? "on" : "off",
       " snapshot_policy=", absl::StrJoin(flags.snapshot_policy, ","),
+      " num_speculative_tokens=", options.num_speculative_tokens,
+      " spec_dynamic=", options.spec_dynamic ? "on" : "off",
+      " spec_sampling=", options.spec_sampling,
       " max_queued_requests=", options.max_queued_requests,
       " max_queued_tokens=", options.max_queued_tokens,
       " step_deadline_ms=", options.step_deadline_ms, " flight_dir=", options.flight_dir,
@@ -168,6 +171,12 @@ int Main(int argc, char** argv) {
          "(of a prompt), turn (its end), branch (where prompts part), system (a marked prefix)")
       ->delimiter(',')
       ->check(CLI::IsMember(SnapshotReasons()));
+  option(
+      "--num-speculative-tokens", engine.num_speculative_tokens,
+      "drafts of a sequence in a step, 0 to 3, if the model has an MTP layer; 0 = no speculation");
+  option("--spec-dynamic", engine.spec_dynamic, "fewer drafts where that is faster: true or false");
+  option("--spec-sampling", engine.spec_sampling,
+         "which drafts are accepted: rejection, or coupled (a seed's text is as without drafts)");
   app.add_flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends")
       ->envname("QUARTET_DIE_WITH_PARENT");
   option("--tensor-parallel-size", engine.tensor_parallel_size, "number of shard workers");

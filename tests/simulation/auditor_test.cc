@@ -16,6 +16,7 @@ namespace {
 
 using coordinator::Core;
 using coordinator::CoreConfig;
+using coordinator::Output;
 using coordinator::PlanRow;
 using coordinator::Request;
 using coordinator::SequenceOpen;
@@ -209,6 +210,156 @@ TEST_F(AuditorTest, I8ARequestThatIsOpenAtTheEnd) {
   Submit(1, 5);
   auditor_.CheckIdle({}, {});
   EXPECT_THAT(auditor_.violation(), HasSubstr("I8: 1 requests never ended"));
+}
+
+// One request says 10 tokens behind a prompt of 60, and leaves the state after 64 in snapshot 3.
+// Another asks with the same text and 20 tokens more.
+class CacheAuditorTest : public AuditorTest {
+ protected:
+  CacheAuditorTest() {
+    config_.epoch = 2;
+    config_.page_tokens = 64;
+    config_.snapshots = 4;
+    config_.snapshot_policy.unit_tokens = 64;
+    auditor_.OnEngine(config_, 1);
+    Ask(1, MakeRequest(1, 60, 10, 1000).prompt_ids);
+    Run(Chunk(1, 0, 60));
+    Tell(Output::Kind::kAdmitted, {});
+    Tell(Output::Kind::kTokens, {Said(0)});
+    for (uint32_t position = 60; position < 69; ++position) {
+      StepPlan plan = Chunk(1, 0, 1);
+      plan.opens.clear();
+      PlanRow& row = plan.rows[0];
+      row.kind = PlanRow::Kind::kDecode;
+      row.position = position;
+      row.tokens.clear();
+      row.from_device = row.sample = true;
+      row.new_pages.clear();
+      if (position == 64) row.new_pages = {next_page_++};
+      if (position == 63) row.exports = {{.offset = 1, .snapshot = 3}};
+      Run(plan);
+      Tell(Output::Kind::kTokens, {Said(position - 59)});
+    }
+    std::vector<int32_t> text = requests_[1].prompt_ids;
+    for (uint32_t i = 0; i < 10; ++i) text.push_back(Said(i));
+    const Request more = MakeRequest(9, 20, 1, 1000);
+    text.insert(text.end(), more.prompt_ids.begin(), more.prompt_ids.end());
+    Ask(2, std::move(text));
+  }
+
+  void Ask(uint64_t id, std::vector<int32_t> prompt) {
+    requests_[id].prompt_ids = std::move(prompt);
+    requests_[id].max_tokens = 10;
+    requests_[id].sampling.seed = id;
+    requests_[id].cache_root = {.high = 1, .low = domain_};
+    auditor_.OnSubmit(requests_[id], {SubmitOutcome::Kind::kAccepted, id, ""});
+  }
+  int32_t Said(uint32_t i) {
+    LoneRun alone({.vocab_size = 1000}, requests_[1].prompt_ids, requests_[1].sampling, 0);
+    return alone.Token(60 + i);
+  }
+  void Tell(Output::Kind kind, std::vector<int32_t> tokens, uint32_t completion_tokens = 0) {
+    Output output;
+    output.id = 1;
+    output.kind = kind;
+    output.prompt_tokens = 60;
+    told_ += static_cast<uint32_t>(tokens.size());
+    output.completion_tokens = completion_tokens == 0 ? told_ : completion_tokens;
+    output.tokens = std::move(tokens);
+    output.times = {.submitted = 1, .admitted = 1, .first_token = 1, .last_token = told_};
+    output.previous_token = told_ > 0 ? told_ - 1 : 0;
+    auditor_.OnOutput(output, told_);
+  }
+  void End(uint32_t keep) {
+    if (keep < told_) {
+      auditor_.OnTruncate(1, keep, Core::TruncateOutcome::kDone);
+      Output output;
+      output.id = 1;
+      output.kind = Output::Kind::kFinished;
+      output.reason = coordinator::FinishReason::kTruncated;
+      output.prompt_tokens = 60;
+      output.completion_tokens = keep;
+      return auditor_.OnOutput(output, told_);
+    }
+    Output output;
+    output.id = 1;
+    output.kind = Output::Kind::kFinished;
+    output.reason = coordinator::FinishReason::kLength;
+    output.prompt_tokens = 60;
+    output.completion_tokens = told_;
+    auditor_.OnOutput(output, told_);
+  }
+  // The second request begins behind the first unit.
+  void Begin() {
+    StepPlan plan = Chunk(2, 64, 26);
+    SequenceOpen open;
+    open.seq_uid = 2;
+    open.slot = 1;
+    open.sampling.seed = 2;
+    open.resume = coordinator::Resume{.snapshot = 3, .n_tokens = 64, .pages = {0}};
+    plan.opens.push_back(open);
+    auditor_.OnPlan(plan);
+  }
+
+  uint64_t domain_ = 1;
+  uint32_t told_ = 0;
+};
+
+TEST_F(CacheAuditorTest, BehindAnAnswerThatHasEndedOneMayBegin) {
+  End(10);
+  Begin();
+  EXPECT_EQ(auditor_.violation(), "");
+  EXPECT_EQ(auditor_.tally().resumed_in_answers, 1u);
+}
+
+TEST_F(CacheAuditorTest, I7BehindAnAnswerThatMayStillBeCutOneMayNot) {
+  Begin();
+  EXPECT_THAT(auditor_.violation(),
+              HasSubstr("I7: seq 2 begins at 64 from a snapshot of an answer"));
+}
+
+TEST_F(CacheAuditorTest, I7O5WhatWasCutOffIsNotCached) {
+  End(3);  // 63 tokens are its text
+  Begin();
+  EXPECT_THAT(auditor_.violation(),
+              HasSubstr("I2: seq 2 begins at 64 from snapshot 3, which holds"));
+}
+
+TEST_F(CacheAuditorTest, O5WhatIsBeforeTheCutIsCached) {
+  End(4);
+  Begin();
+  EXPECT_EQ(auditor_.violation(), "");
+}
+
+TEST_F(CacheAuditorTest, O14AnotherDomainNeverHits) {
+  End(10);
+  auditor_.OnCancel(2);
+  Output gone;
+  gone.id = 2;
+  gone.kind = Output::Kind::kCancelled;
+  gone.prompt_tokens = 90;
+  auditor_.OnOutput(gone, 1);
+  domain_ = 2;
+  Ask(3, requests_[2].prompt_ids);
+  StepPlan plan = Chunk(3, 64, 26);
+  plan.rows[0].slot = 1;
+  SequenceOpen open;
+  open.seq_uid = 3;
+  open.slot = 1;
+  open.sampling.seed = 3;
+  open.resume = coordinator::Resume{.snapshot = 3, .n_tokens = 64, .pages = {0}};
+  plan.opens.push_back(open);
+  auditor_.OnPlan(plan);
+  EXPECT_THAT(auditor_.violation(),
+              HasSubstr("I2: seq 3 begins at 64 from snapshot 3, which holds"));
+}
+
+TEST_F(CacheAuditorTest, I3APageThatSomebodyReadsIsGivenOut) {
+  End(10);
+  StepPlan plan = Chunk(2, 0, 64);
+  plan.rows[0].new_pages = {0};  // its first owner is not closed yet
+  auditor_.OnPlan(plan);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I3: page 0 is given to seq 2"));
 }
 
 }  // namespace

@@ -38,6 +38,68 @@ size_t RowsAfterCancel(const ScriptedRun& run, uint64_t seq) {
                        [seq](const TraceEvent& e) { return e.kind == Kind::kRow && e.a == seq; });
 }
 
+// ---- O2: lengths that land on the edge of a block, with drafts ----------------------------------
+
+// The engine of the cases about the cache: its units and blocks are the real ones.
+Scenario CachedEngine(uint32_t drafts) {
+  Scenario scenario = SmallEngine();
+  scenario.config.max_model_len = 16384;
+  scenario.config.pages = 256;
+  scenario.config.max_num_batched_tokens = 4096;
+  scenario.config.snapshots = 64;
+  scenario.config.page_bytes = 1;
+  scenario.config.snapshot_bytes = 10;
+  scenario.config.num_speculative_tokens = drafts;
+  scenario.config.spec_dynamic = false;
+  return scenario;
+}
+
+// What the sequence of this client began behind.
+uint64_t CachedTokens(const ScriptedRun& run, uint64_t seed) {
+  for (const TraceEvent& event : run.Of(Kind::kResume)) {
+    if (event.a == run.SeqOf(seed)) return event.b;
+  }
+  return 0;
+}
+
+struct Edge {
+  uint32_t length;
+  uint32_t wrong_draft_every;  // one more than drafts are accepted
+};
+
+class O2 : public ::testing::TestWithParam<Edge> {};
+
+TEST_P(O2, ColdAndRepeatedTheTextIsTheTextAlone) {
+  const auto [length, wrong_draft_every] = GetParam();
+  Scenario scenario = CachedEngine(3);
+  scenario.model.wrong_draft_every = wrong_draft_every;
+  const uint32_t answer = (length / 2304 + 1) * 2304 - length + 12;
+  ClientScript cold = Patient(1, length, answer);
+  cold.domain = 0;
+  ClientScript again = cold;
+  again.gap_us = 600000000;  // when the first is long done
+  again.request.sampling.seed = 2;
+  scenario.next_client = Clients({cold, again});
+  const HashModel model = scenario.model;
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_THAT(run.clients[0]->tokens, ElementsAreArray(AloneText(model, cold, answer)));
+  EXPECT_THAT(run.clients[1]->tokens, ElementsAreArray(AloneText(model, again, answer)));
+  EXPECT_EQ(CachedTokens(run, 1), 0u);
+  EXPECT_EQ(CachedTokens(run, 2), (length - 1) / 256 * 256) << "one token is computed at least";
+  EXPECT_GT(run.result.tally.windows[wrong_draft_every - 1], 3u);
+}
+
+std::vector<Edge> Edges() {
+  std::vector<Edge> edges;
+  for (const uint32_t length : {1, 2303, 2304, 2305, 4607, 4608, 4609}) {
+    for (uint32_t every = 1; every <= 4; ++every) edges.push_back({length, every});
+  }
+  return edges;
+}
+
+INSTANTIATE_TEST_SUITE_P(Edges, O2, ::testing::ValuesIn(Edges()));
+
 // ---- O3: a request that can never take a step ---------------------------------------------------
 
 class O3 : public ::testing::TestWithParam<uint32_t> {};
@@ -67,6 +129,95 @@ TEST_P(O3, APromptBesideFourStreamsGoesOnInEveryStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Budgets, O3, ::testing::Values(68, 69, 131, 132, 304, 512));
+
+// ---- O4: a shared prefix, with and without drafts -----------------------------------------------
+
+TEST(O4, FromTheSecondRequestOnTheSharedPrefixIsFoundWhateverIsDrafted) {
+  std::vector<std::vector<uint64_t>> cached;
+  for (const uint32_t drafts : {0u, 3u}) {
+    Scenario scenario = CachedEngine(drafts);
+    std::vector<ClientScript> clients;
+    const coordinator::Request system = MakeRequest(4, 6000, 1, 1000);
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      clients.push_back(Patient(seed, 7500, 40, 60000000));
+      clients.back().domain = 0;
+      std::copy(system.prompt_ids.begin(), system.prompt_ids.end(),
+                clients.back().request.prompt_ids.begin());
+    }
+    scenario.next_client = Clients(std::move(clients));
+    const ScriptedRun run = RunScript(std::move(scenario));
+    ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+    cached.emplace_back();
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      cached.back().push_back(CachedTokens(run, seed));
+      // The last block in front of where the texts part, and then that.
+      if (seed >= 2) {
+        EXPECT_GE(cached.back().back(), seed == 2 ? 4608u : 5888u);
+      }
+    }
+  }
+  EXPECT_EQ(cached[0], cached[1]);
+}
+
+// ---- O5: tokens that nobody saw -----------------------------------------------------------------
+
+// The stop string ends at each place around the edge of a unit, the news of it comes some tokens
+// late, and the next turn is what the client saw.
+TEST(O5, TheNextTurnBeginsBehindTheLastUnitThatTheClientSawAndNoFurther) {
+  for (uint32_t keep = 205; keep <= 218; ++keep) {
+    for (const uint32_t late : {0u, 2u, 7u}) {
+      SCOPED_TRACE(keep);
+      Scenario scenario = CachedEngine(3);
+      scenario.model.draft_percent = 90;
+      ClientScript client = Patient(1, 300, 600);
+      client.domain = 0;
+      client.truncate_token = keep + late;
+      client.truncate_to = keep;
+      client.turns = 1;
+      client.turn_tokens = 50;
+      scenario.next_client = Clients({client});
+      const ScriptedRun run = RunScript(std::move(scenario));
+      ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+      EXPECT_EQ(run.clients[0]->end->completion_tokens, keep);
+      ASSERT_THAT(run.clients, SizeIs(2));
+      const std::vector<TraceEvent> resumes = run.Of(Kind::kResume);
+      ASSERT_THAT(resumes, SizeIs(1));
+      EXPECT_LE(resumes[0].b, 300 + keep);
+      EXPECT_GE(resumes[0].b, keep < 212 ? 256u : late > 4 ? 512u : 256u);
+    }
+  }
+}
+
+// ---- O6: long conversations whose cache comes and goes ------------------------------------------
+
+// Three conversations of 20 turns to 70,000 tokens each take turns on a pool that holds one of them
+// and a half: what is restored belongs to its name, and nobody loops. (Tiers below the device, and
+// a byte of theirs that breaks, are not part of this engine.)
+TEST(O6, WhatIsRestoredOverTwentyTurnsSaysTheTextAlone) {
+  Scenario scenario = CachedEngine(3);
+  scenario.config.max_model_len = 80000;
+  scenario.config.pages = 470;
+  scenario.config.snapshots = 24;
+  scenario.config.slots = 2;
+  std::vector<ClientScript> clients;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    clients.push_back(Patient(seed, 1000, 200, 1000000));
+    clients.back().domain = 0;
+    clients.back().turns = 20;
+    clients.back().turn_tokens = 3250;
+    clients.back().think_us = 3000000;
+  }
+  scenario.next_client = Clients(std::move(clients));
+  const ScriptedRun run = RunScript(std::move(scenario), 100000);
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_EQ(run.clients.size(), 63u);
+  for (const auto& client : run.clients) {
+    ASSERT_TRUE(client->end.has_value());
+    EXPECT_EQ(client->end->reason, coordinator::FinishReason::kLength);
+  }
+  EXPECT_GT(run.result.tally.resumed_in_answers, 10u);
+  EXPECT_LT(run.result.tally.resumed_tokens, 1900000u) << "nothing was evicted";
+}
 
 // ---- O9: the client left ------------------------------------------------------------------------
 

@@ -516,21 +516,25 @@ INSTANTIATE_TEST_SUITE_P(Outputs, PlantedBug, ::testing::ValuesIn(kOutputBugs), 
 class PlantedCounter : public ::testing::TestWithParam<std::function<void(Ledger&)>> {};
 
 TEST_P(PlantedCounter, IsFound) {
-  Scenario scenario = Busy();
+  Scenario scenario = CachedConversations();
   scenario.bugs.ledger = GetParam();
   EXPECT_THAT(RunScript(std::move(scenario)).result.violation, ContainsRegex("I14: the ledger"));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Ledger, PlantedCounter,
-    ::testing::Values([](Ledger& l) { ++l.running; }, [](Ledger& l) { ++l.waiting; },
-                      [](Ledger& l) { ++l.waiting_tokens; }, [](Ledger& l) { ++l.slots_used; },
-                      [](Ledger& l) { ++l.slots_size; }, [](Ledger& l) { ++l.pages_used; },
-                      [](Ledger& l) { ++l.pages_size; }, [](Ledger& l) { ++l.accepted; },
-                      [](Ledger& l) { ++l.finished; }, [](Ledger& l) { ++l.cancelled; },
-                      [](Ledger& l) { ++l.failed; }, [](Ledger& l) { ++l.preemptions; },
-                      [](Ledger& l) { ++l.steps; }, [](Ledger& l) { ++l.prompt_tokens; },
-                      [](Ledger& l) { ++l.generated_tokens; }));
+    ::testing::Values(
+        [](Ledger& l) { ++l.running; }, [](Ledger& l) { ++l.waiting; },
+        [](Ledger& l) { ++l.waiting_tokens; }, [](Ledger& l) { ++l.slots_used; },
+        [](Ledger& l) { ++l.slots_size; }, [](Ledger& l) { ++l.pages_used; },
+        [](Ledger& l) { ++l.pages_size; }, [](Ledger& l) { ++l.accepted; },
+        [](Ledger& l) { ++l.finished; }, [](Ledger& l) { ++l.cancelled; },
+        [](Ledger& l) { ++l.failed; }, [](Ledger& l) { ++l.preemptions; },
+        [](Ledger& l) { ++l.steps; }, [](Ledger& l) { ++l.prompt_tokens; },
+        [](Ledger& l) { ++l.generated_tokens; }, [](Ledger& l) { ++l.snapshots_size; },
+        [](Ledger& l) { ++l.prefix_query_tokens; }, [](Ledger& l) { ++l.prefix_hit_tokens; },
+        [](Ledger& l) { ++l.spec_drafts; }, [](Ledger& l) { ++l.spec_draft_tokens; },
+        [](Ledger& l) { ++l.spec_accepted_tokens; }, [](Ledger& l) { ++l.spec_accepted_at[2]; }));
 
 }  // namespace
 }  // namespace quartet::simulation

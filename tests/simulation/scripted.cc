@@ -40,11 +40,44 @@ Scenario SmallEngine() {
   return scenario;
 }
 
+void AddCacheAndDrafts(Scenario& scenario) {
+  coordinator::CoreConfig& config = scenario.config;
+  config.page_tokens = 64;
+  config.pages *= 4;
+  config.snapshots = 64;
+  config.page_bytes = 1;
+  config.snapshot_bytes = 10;
+  config.snapshot_policy.unit_tokens = 64;
+  config.snapshot_policy.block_tokens = 256;
+  config.num_speculative_tokens = 3;
+}
+
 ClientScript Patient(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens, TimeUs gap_us) {
   ClientScript client;
   client.gap_us = gap_us;
   client.request = MakeRequest(seed, prompt_tokens, max_tokens, 1000);
   return client;
+}
+
+Scenario CachedConversations() {
+  Scenario scenario = SmallEngine();
+  AddCacheAndDrafts(scenario);
+  std::vector<ClientScript> clients;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    clients.push_back(Patient(seed, 300, 90, seed * 20000));
+    const coordinator::Request shared = MakeRequest(99, 200, 1, 1000);
+    std::copy(shared.prompt_ids.begin(), shared.prompt_ids.end(),
+              clients.back().request.prompt_ids.begin());
+    clients.back().request.stop_ids = {7, 77, 777};
+    clients.back().domain = 0;
+    clients.back().turns = 10;
+    clients.back().turn_tokens = 40;
+  }
+  clients[1].truncate_token = 50;
+  clients[1].truncate_to = 30;
+  clients[1].truncate_after_us = 1000;
+  scenario.next_client = Clients(std::move(clients));
+  return scenario;
 }
 
 std::vector<int32_t> AloneText(const HashModel& model, const ClientScript& client, uint32_t n) {

@@ -27,8 +27,15 @@ ScriptedRun RunScript(Scenario scenario, uint64_t max_steps = 10000);
 // Two ranks, four slots, a budget of 128 tokens and room for everybody.
 Scenario SmallEngine();
 
+// The same with a prefix cache of units of 64 tokens, blocks of four of them, and three drafts.
+void AddCacheAndDrafts(Scenario& scenario);
+
 // A client that comes `gap_us` after the one before it and waits for its whole answer.
 ClientScript Patient(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens, TimeUs gap_us = 0);
+
+// Conversations that begin alike and go on, with drafts and a prefix cache of small units; one
+// answer is cut by its client.
+Scenario CachedConversations();
 
 // What the request of a client says alone.
 std::vector<int32_t> AloneText(const HashModel& model, const ClientScript& client, uint32_t n);

@@ -33,6 +33,13 @@ TEST_P(SimulationSeeds, EveryInvariantHoldsAndEverythingThatCanHappenDoes) {
   EXPECT_GT(t.cancelled_decode, 500u);
   EXPECT_GT(t.failed_rows, 50u);
   EXPECT_GT(t.failed_engine, 500u);
+  EXPECT_GT(t.resumed, 300u);
+  EXPECT_GT(t.resumed_in_answers, 50u);
+  EXPECT_GT(t.exports, 1000u);
+  EXPECT_GT(t.answer_exports, 500u);
+  EXPECT_GT(t.last_exports, 5u);
+  for (const uint64_t windows : t.windows) EXPECT_GT(windows, 5000u);
+  EXPECT_GT(t.cut_windows, 100u);
   for (const uint64_t finished : t.finished) EXPECT_GT(finished, 100u);
   for (int fault = 1; fault < kFaultKinds; ++fault) {
     EXPECT_GT(totals.faults[fault], 10u) << Name(static_cast<Fault>(fault));

@@ -45,9 +45,16 @@ std::vector<int32_t> HashChainText(const TokenRule& rule, const std::vector<int3
   return text;
 }
 
-HashChainExecutor::HashChainExecutor(const Pools& pools, TokenRule rule)
+DraftRule HashChainDrafts(uint32_t percent) {
+  return [percent](uint32_t position, const v1::SamplingParams& sampling) {
+    return Mix(Mix(sampling.seed()) + position) % 100 < percent;
+  };
+}
+
+HashChainExecutor::HashChainExecutor(const Pools& pools, TokenRule rule, DraftRule drafts)
     : pools_(pools),
       rule_(std::move(rule)),
+      draft_rule_(std::move(drafts)),
       slot_state_(pools.slots, 0),
       slot_owner_(pools.slots, 0),
       page_users_(pools.pages, 0),
@@ -108,10 +115,11 @@ v1::StepResult HashChainExecutor::Run(const v1::StepPlan& plan, uint32_t rank) {
   uint64_t tokens = 0;
   uint64_t agreement = Mix(plan.plan_hash());
   bool prefill_seen = false;
-  Check(plan.rows_size() > 0, "a plan without rows");
+  Check(plan.rows_size() > 0 || plan.commits_size() > 0, "a plan of nothing");
+  for (const v1::Commit& commit : plan.commits()) Commit(commit);
   for (const v1::Row& row : plan.rows()) {
     tokens += row.n_tokens();
-    Check(!(prefill_seen && row.kind() == v1::Row::KIND_DECODE), "a decode row behind a prefill");
+    Check(!(prefill_seen && row.kind() != v1::Row::KIND_PREFILL), "a decode row behind a prefill");
     prefill_seen = prefill_seen || row.kind() == v1::Row::KIND_PREFILL;
     v1::RowResult* out = result.add_rows();
     RunRow(row, out);
@@ -124,51 +132,114 @@ v1::StepResult HashChainExecutor::Run(const v1::StepPlan& plan, uint32_t rank) {
   return result;
 }
 
+void HashChainExecutor::Commit(const v1::Commit& commit) {
+  auto found = sequences_.find(commit.seq_uid());
+  if (found == sequences_.end()) return Check(false, "a commit of a sequence that is not open");
+  CommitWindow(found->second, commit.export_at(), commit.snapshot());
+}
+
+void HashChainExecutor::CommitWindow(Sequence& sequence, uint32_t export_at, uint32_t snapshot) {
+  uint64_t& state = slot_state_[sequence.open.slot()];
+  uint32_t at = sequence.absorbed - static_cast<uint32_t>(sequence.window.size());
+  bool exported = false;
+  for (const int32_t token : sequence.window) {
+    state = HashChainAbsorb(state, token);
+    if (++at != export_at) continue;
+    if (snapshot >= snapshots_.size()) return Check(false, "a snapshot outside of the pool");
+    snapshots_[snapshot] = {state, at};
+    exported = true;
+  }
+  sequence.window.clear();
+  Check(export_at == 0 || exported, absl::StrCat("a commit that does not reach ", export_at));
+  Check(export_at % pools_.page_tokens == 0, "a commit that exports inside a page");
+}
+
+void HashChainExecutor::CheckRow(const v1::Row& row, const Sequence& sequence,
+                                 const std::string& name) {
+  const bool verifies = row.kind() == v1::Row::KIND_VERIFY;
+  Check(row.slot() == sequence.open.slot(), name + " changed its slot");
+  Check(row.position() == sequence.absorbed,
+        absl::StrCat(name, " is at ", sequence.absorbed, ", its row starts at ", row.position()));
+  Check(row.n_tokens() > 0, name + " has an empty row");
+  Check(row.draft_tokens() == (verifies ? row.n_tokens() - 1 : 0),
+        name + " has another number of drafts than of tokens");
+  Check(row.draft_tokens() <= sequence.drafts.size(), name + " has drafts that were never made");
+  Check(!verifies || (row.from_device() && row.sample() && row.exports_size() == 0),
+        name + " has a window that is none");
+  Check(row.draft_chain() == 0 || (row.draft() && row.sample()),
+        name + " has a chain of drafts behind nothing");
+  Check(row.logprob_targets_size() == 0 ||
+            static_cast<uint32_t>(row.logprob_targets_size()) == row.n_tokens(),
+        name + " has neither no target nor one for each token");
+  if (row.kind() == v1::Row::KIND_PREFILL && !row.sample()) {
+    Check(row.n_tokens() % 64 == 0, name + " has an inner chunk that is no multiple of 64");
+  }
+  if (row.from_device()) {
+    Check(row.tokens_size() == 0 && sequence.last_drawn >= 0, name + " has no token on the device");
+    Check(row.n_tokens() == 1 || verifies, name + " has a row with another number of tokens");
+    return;
+  }
+  Check(static_cast<uint32_t>(row.tokens_size()) == row.n_tokens(),
+        name + " has a row with another number of tokens");
+  Check(sequence.announced < 0 || row.tokens(0) == sequence.announced,
+        name + " goes on with another token than was announced");
+}
+
 void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
   const std::string name = absl::StrCat("sequence ", row.seq_uid());
   result->set_seq_uid(row.seq_uid());
   auto found = sequences_.find(row.seq_uid());
   if (found == sequences_.end()) return Check(false, name + " has a row but is not open");
   Sequence& sequence = found->second;
-  Check(row.slot() == sequence.open.slot(), name + " changed its slot");
-  Check(row.position() == sequence.absorbed,
-        absl::StrCat(name, " is at ", sequence.absorbed, ", its row starts at ", row.position()));
-  Check(row.n_tokens() > 0, name + " has an empty row");
+  CheckRow(row, sequence, name);
   for (uint32_t page : row.new_pages()) {
     if (page >= pools_.pages) return Check(false, "a page outside of the pool");
     Check(page_users_[page] == 0, absl::StrCat("page ", page, " has two owners"));
     ++page_users_[page];
     sequence.pages.push_back(page);
   }
-  const uint64_t end = sequence.absorbed + row.n_tokens();
-  if (end > sequence.pages.size() * pools_.page_tokens) {
+  const uint64_t end = row.position() + row.n_tokens();
+  const uint64_t scratch_end = end + (row.draft_chain() > 1 ? row.draft_chain() - 1 : 0);
+  if (scratch_end > sequence.pages.size() * pools_.page_tokens) {
     return Check(false, name + " has a row beyond its pages");
   }
-  Check(end <= pools_.max_model_len, name + " is longer than the context");
+  Check(scratch_end <= pools_.max_model_len, name + " is longer than the context");
 
+  CommitWindow(sequence, 0, 0);
   std::vector<int32_t> tokens(row.tokens().begin(), row.tokens().end());
   if (row.from_device()) {
-    Check(tokens.empty() && sequence.last_drawn >= 0, name + " has no token on the device");
     tokens = {sequence.last_drawn};
+    tokens.insert(tokens.end(), sequence.drafts.begin(),
+                  sequence.drafts.begin() + row.draft_tokens());
   }
-  Check(tokens.size() == row.n_tokens(), name + " has a row with another number of tokens");
-  if (row.kind() == v1::Row::KIND_PREFILL && !row.sample()) {
-    Check(row.n_tokens() % 64 == 0, name + " has an inner chunk that is no multiple of 64");
+  sequence.announced = row.draft() && !row.sample() ? row.mtp_next() : -1;
+  sequence.drafts.clear();
+
+  uint64_t state = slot_state_[row.slot()];
+  if (row.kind() == v1::Row::KIND_VERIFY) {
+    // The whole window is written to the pages; what is not accepted is written again later.
+    std::vector<uint64_t> states;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      state = Walk(sequence, state, tokens[i], row.position() + static_cast<uint32_t>(i));
+      states.push_back(state);
+    }
+    size_t used = 0;
+    do {
+      state = states[used++];
+      Draw(row, name, state, row.position() + static_cast<uint32_t>(used), sequence, result);
+    } while (used < tokens.size() && sequence.last_drawn == tokens[used]);
+    sequence.window.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(used));
+    sequence.absorbed += static_cast<uint32_t>(used);
+    return Draft(row.draft_chain(), state, sequence, result);
   }
 
-  Check(row.logprob_targets_size() == 0 ||
-            static_cast<uint32_t>(row.logprob_targets_size()) == row.n_tokens(),
-        name + " has neither no target nor one for each token");
-
-  uint64_t& state = slot_state_[row.slot()];
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint32_t at = sequence.absorbed++;
-    page_text_[sequence.pages[at / pools_.page_tokens]][at % pools_.page_tokens] = tokens[i];
-    state = HashChainAbsorb(state, tokens[i]);
+    state = Walk(sequence, state, tokens[i], sequence.absorbed++);
     if (static_cast<int>(i) < row.logprob_targets_size()) {
       result->add_target_logprobs(HashChainLogprob(state, row.logprob_targets(i)));
     }
   }
+  slot_state_[row.slot()] = state;
   for (const v1::Export& e : row.exports()) {
     Check(e.offset() == row.n_tokens() && sequence.absorbed % pools_.page_tokens == 0,
           name + " has an export that is not at the end of a row and of a page");
@@ -176,16 +247,43 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
     snapshots_[e.snapshot()] = {state, sequence.absorbed};
   }
   if (!row.sample()) return;
+  Draw(row, name, state, sequence.absorbed, sequence, result);
+  Draft(row.draft_chain(), state, sequence, result);
+}
+
+uint64_t HashChainExecutor::Walk(Sequence& sequence, uint64_t state, int32_t token,
+                                 uint32_t position) {
+  page_text_[sequence.pages[position / pools_.page_tokens]][position % pools_.page_tokens] = token;
+  return HashChainAbsorb(state, token);
+}
+
+// The token at `position`.
+void HashChainExecutor::Draw(const v1::Row& row, const std::string& name, uint64_t state,
+                             uint32_t position, Sequence& sequence, v1::RowResult* result) {
   // The state in the slot and the text in the pages must tell the same story.
   uint64_t from_pages = kEmptyState;
-  for (uint32_t at = 0; at < sequence.absorbed; ++at) {
+  for (uint32_t at = 0; at < position; ++at) {
     from_pages = HashChainAbsorb(
         from_pages, page_text_[sequence.pages[at / pools_.page_tokens]][at % pools_.page_tokens]);
   }
   Check(from_pages == state, name + " has pages that somebody else wrote to");
-  sequence.last_drawn = rule_(state, sequence.absorbed, sequence.open.sampling());
+  sequence.last_drawn = rule_(state, position, sequence.open.sampling());
   result->add_tokens(sequence.last_drawn);
   if (row.want_logprob()) result->add_logprobs(HashChainLogprob(state, sequence.last_drawn));
+}
+
+// `state`: before the token that was drawn last.
+void HashChainExecutor::Draft(uint32_t chain, uint64_t state, Sequence& sequence,
+                              v1::RowResult* result) {
+  int32_t last = sequence.last_drawn;
+  for (uint32_t i = 0; i < chain; ++i) {
+    state = HashChainAbsorb(state, last);
+    const uint32_t position = sequence.absorbed + 1 + i;
+    last = rule_(state, position, sequence.open.sampling());
+    if (!draft_rule_(position, sequence.open.sampling())) last ^= 1;
+    sequence.drafts.push_back(last);
+    result->add_drafts(last);
+  }
 }
 
 }  // namespace quartet::testing

@@ -24,6 +24,13 @@ using TokenRule =
 // Ids from 0 to limit - 1, all equally likely.
 TokenRule HashChainRule(int32_t limit);
 
+// Whether the workers' draft for this position is what the model will say there; else it is another
+// token.
+using DraftRule = std::function<bool(uint32_t position, const v1::SamplingParams& sampling)>;
+
+// Right in about so many of a hundred places.
+DraftRule HashChainDrafts(uint32_t percent);
+
 float HashChainLogprob(uint64_t state, int32_t token);
 
 // What a sequence says when it is alone: the first n tokens after the prompt.
@@ -44,7 +51,7 @@ class HashChainExecutor {
     uint32_t max_model_len = 0;
     uint32_t snapshots = 0;
   };
-  HashChainExecutor(const Pools& pools, TokenRule rule);
+  HashChainExecutor(const Pools& pools, TokenRule rule, DraftRule drafts = HashChainDrafts(70));
 
   void Open(const v1::SequenceOpen& open);
   void Close(const v1::SequenceClose& close);
@@ -60,15 +67,26 @@ class HashChainExecutor {
   struct Sequence {
     v1::SequenceOpen open;
     std::vector<uint32_t> pages;
-    uint32_t absorbed = 0;
+    uint32_t absorbed = 0;        // the window included
+    std::vector<int32_t> window;  // accepted, and not in the live state yet
+    std::vector<int32_t> drafts;
     int32_t last_drawn = -1;
+    int32_t announced = -1;  // the next token of its prompt, as the drafter was told
   };
   void Check(bool good, const std::string& what);
   void Resume(const v1::Resume& resume, Sequence& sequence);
+  void Commit(const v1::Commit& commit);
+  void CommitWindow(Sequence& sequence, uint32_t export_at, uint32_t snapshot);
+  void CheckRow(const v1::Row& row, const Sequence& sequence, const std::string& name);
   void RunRow(const v1::Row& row, v1::RowResult* result);
+  uint64_t Walk(Sequence& sequence, uint64_t state, int32_t token, uint32_t position);
+  void Draw(const v1::Row& row, const std::string& name, uint64_t state, uint32_t position,
+            Sequence& sequence, v1::RowResult* result);
+  void Draft(uint32_t chain, uint64_t state, Sequence& sequence, v1::RowResult* result);
 
   const Pools pools_;
   const TokenRule rule_;
+  const DraftRule draft_rule_;
   std::map<uint64_t, Sequence> sequences_;
   std::map<uint64_t, bool> closed_;
   std::vector<uint64_t> slot_state_;

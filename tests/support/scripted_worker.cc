@@ -100,6 +100,7 @@ class ScriptedWorker::Impl {
     hello->mutable_model()->set_name(options_.model_name);
     hello->mutable_model()->set_vocab_size(options_.vocab_size);
     hello->mutable_model()->set_max_position_embeddings(options_.max_position_embeddings);
+    hello->mutable_model()->set_num_mtp_layers(options_.num_mtp_layers);
     for (uint32_t size : options_.tensor_parallel_sizes) {
       v1::MemoryOffer* offer = hello->add_offers();
       offer->set_tensor_parallel_size(size);

@@ -49,12 +49,18 @@ std::string ConfigError(const CoreConfig& config) {
     return "a prefix cache needs to know how large a page and a snapshot are; page_bytes is " +
            Num(config.page_bytes) + ", snapshot_bytes is " + Num(config.snapshot_bytes);
   }
-  if (const char* error = SnapshotPolicyError(config.snapshot_policy); *error != '\0') {
-    return std::string("snapshot_policy: ") + error;
+  if (config.snapshots > 0) {
+    if (const char* error = SnapshotPolicyError(config.snapshot_policy); *error != '\0') {
+      return std::string("snapshot_policy: ") + error;
+    }
+    if (config.page_tokens != config.snapshot_policy.unit_tokens) {
+      return "page_tokens is " + Num(config.page_tokens) + "; the prefix cache has units of " +
+             Num(config.snapshot_policy.unit_tokens) + " tokens, a page each";
+    }
   }
-  if (config.snapshots > 0 && config.page_tokens != config.snapshot_policy.unit_tokens) {
-    return "page_tokens is " + Num(config.page_tokens) + "; the prefix cache has units of " +
-           Num(config.snapshot_policy.unit_tokens) + " tokens, a page each";
+  if (config.num_speculative_tokens > kMaxDraftTokens) {
+    return "num_speculative_tokens is " + Num(config.num_speculative_tokens) +
+           "; workers make at most " + Num(kMaxDraftTokens) + " drafts in a step";
   }
   if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
   return "";
@@ -164,6 +170,7 @@ SubmitOutcome Core::OnSubmit(Request request, TimeUs now) {
                              : config_.max_model_len - static_cast<uint32_t>(prompt);
   sequence->request = std::move(request);
   sequence->request.prompt_ids.clear();
+  sequence->draft_length = DraftLength(config_.num_speculative_tokens);
   sequence->times.submitted = now;
   queue_.Push({sequence->id, prompt});
   ++counts_.accepted;
@@ -179,7 +186,8 @@ void Core::OnCancel(uint64_t id) {
   output.kind = Output::Kind::kCancelled;
   output.completion_tokens = found->second->generated();
   ++counts_.cancelled;
-  End(*found->second, std::move(output));
+  // Nobody takes back what it was told before.
+  End(*found->second, std::move(output), static_cast<uint32_t>(found->second->tokens.size()));
 }
 
 Core::TruncateOutcome Core::OnTruncate(uint64_t id, uint32_t n_tokens) {
@@ -196,6 +204,8 @@ bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
     return false;
   }
   in_flight_step_ = 0;
+  ObserveStep(now);
+  FinishTurns(now);
   for (const InFlightRow& row : in_flight_) {
     auto result = std::find_if(outcome.rows.begin(), outcome.rows.end(),
                                [&](const RowOutcome& r) { return r.seq_uid == row.seq_uid; });
@@ -212,13 +222,14 @@ std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
     return "the workers' result has no row for this sequence";
   }
   if (!outcome->error.empty()) return outcome->error;
-  if (outcome->tokens.size() != (row.sample ? 1u : 0u) ||
-      outcome->target_logprobs.size() != row.n_targets ||
-      (row.sample && sequence.request.logprobs && outcome->logprobs.size() != 1)) {
-    return "the workers' result has " + Num(outcome->tokens.size()) + " tokens, " +
-           Num(outcome->logprobs.size()) + " log-probabilities and " +
-           Num(outcome->target_logprobs.size()) + " of " + Num(row.n_targets) +
-           " target log-probabilities for this sequence";
+  const size_t least = row.sample ? 1 : 0;
+  const size_t most = row.kind == PlanRow::Kind::kVerify ? row.n_tokens : least;
+  const size_t drawn = outcome->tokens.size();
+  if (drawn < least || drawn > most || outcome->target_logprobs.size() != row.n_targets ||
+      (row.sample && sequence.request.logprobs && outcome->logprobs.size() != drawn)) {
+    return "the workers' result has " + Num(drawn) + " tokens, " + Num(outcome->logprobs.size()) +
+           " log-probabilities and " + Num(outcome->target_logprobs.size()) + " of " +
+           Num(row.n_targets) + " target log-probabilities for this sequence";
   }
   for (int32_t token : outcome->tokens) {
     if (token >= 0 && static_cast<uint32_t>(token) < config_.vocab_size) continue;
@@ -226,6 +237,16 @@ std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
            Num(config_.vocab_size - 1);
   }
   return "";
+}
+
+// A step that only decodes tells what drafts cost.
+void Core::ObserveStep(TimeUs now) {
+  uint32_t tokens = 0;
+  for (const InFlightRow& row : in_flight_) {
+    if (row.kind == PlanRow::Kind::kPrefill) return;
+    tokens += row.n_tokens;
+  }
+  if (tokens > 0) decode_cost_.Observe(tokens, now - step_planned_);
 }
 
 void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
@@ -239,8 +260,12 @@ void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs no
     ReturnExport(row);
     return Fail(sequence, error);
   }
-  sequence.absorbed += row.n_tokens;
-  Publish(sequence, row.exported, now);
+  const bool verified = row.kind == PlanRow::Kind::kVerify;
+  const auto drawn = static_cast<uint32_t>(outcome->tokens.size());
+  sequence.absorbed += verified ? drawn : row.n_tokens;
+  sequence.committed = verified ? row.position : sequence.absorbed;
+  sequence.drafts = row.chain;
+  Publish(sequence, row, now);
   if (!sequence.prompt_counted && sequence.absorbed >= sequence.prompt_tokens) {
     sequence.prompt_counted = true;
     counts_.prompt_tokens += sequence.prompt_tokens;
@@ -257,26 +282,42 @@ void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs no
     ++sequence.prompt_logprobs_sent;
   }
 
+  // What a window says behind the end of the answer was never said.
   std::optional<FinishReason> stop;
-  int32_t last = 0;
+  for (uint32_t i = 0; i < drawn && !stop.has_value(); ++i) {
+    const int32_t token = outcome->tokens[i];
+    sequence.tokens.push_back(token);
+    output.tokens.push_back(token);
+    if (sequence.request.logprobs) output.logprobs.push_back(outcome->logprobs[i]);
+    stop = StopReason(sequence, token);
+  }
   if (row.sample) {
     sequence.state = SequenceState::kDecode;
-    last = outcome->tokens.front();
-    sequence.tokens.push_back(last);
-    ++counts_.generated_tokens;
-    output.tokens.push_back(last);
-    if (sequence.request.logprobs) output.logprobs.push_back(outcome->logprobs.front());
+    counts_.generated_tokens += output.tokens.size();
     output.previous_token = sequence.times.last_token;
     if (sequence.times.first_token == 0) sequence.times.first_token = now;
     sequence.times.last_token = now;
-    stop = StopReason(sequence, last);
   }
+  if (row.sample && !verified) sequence.draft_length.Observe(0, 0);
+  if (verified) {
+    CountDrafts(sequence, row.n_tokens - 1, drawn - 1, static_cast<uint32_t>(output.tokens.size()));
+  }
+  const int32_t last = sequence.tokens.back();
   output.completion_tokens = sequence.generated();
   output.times = sequence.times;
   if (!output.tokens.empty() || !output.prompt_logprobs.empty()) {
     outputs_.push_back(std::move(output));
   }
   if (stop.has_value()) Finish(sequence, *stop, sequence.generated(), last);
+}
+
+void Core::CountDrafts(Sequence& sequence, uint32_t drafted, uint32_t accepted, uint32_t told) {
+  sequence.draft_length.Observe(drafted, accepted);
+  const uint32_t used = std::min(accepted, told);
+  ++counts_.spec_drafts;
+  counts_.spec_draft_tokens += drafted;
+  counts_.spec_accepted_tokens += used;
+  for (uint32_t place = 0; place < used; ++place) ++counts_.spec_accepted_at[place];
 }
 
 std::optional<FinishReason> Core::StopReason(const Sequence& sequence, int32_t token) const {
@@ -299,7 +340,7 @@ void Core::Finish(Sequence& sequence, FinishReason reason, uint32_t completion_t
   output.completion_tokens = completion_tokens;
   if (reason == FinishReason::kStopId) output.stop_id = stop_id;
   ++counts_.finished;
-  End(sequence, std::move(output));
+  End(sequence, std::move(output), sequence.prompt_tokens + completion_tokens);
 }
 
 void Core::Fail(Sequence& sequence, const std::string& message) {
@@ -308,21 +349,25 @@ void Core::Fail(Sequence& sequence, const std::string& message) {
   output.completion_tokens = sequence.generated();
   output.message = message;
   ++counts_.failed;
-  End(sequence, std::move(output));
+  End(sequence, std::move(output), 0);
 }
 
-void Core::End(Sequence& sequence, Output output) {
+// text_tokens: how many of its tokens are its final text; 0 = none can be relied on.
+void Core::End(Sequence& sequence, Output output, uint32_t text_tokens) {
   output.id = sequence.id;
   output.prompt_tokens = sequence.prompt_tokens;
   output.cached_tokens = sequence.cached_tokens;
   output.times = sequence.times;
   outputs_.push_back(std::move(output));
-  if (sequence.admitted()) {
+  const auto owned = sequences_.find(sequence.id);
+  if (sequence.state == SequenceState::kDecode && sequence.lease.active() && text_tokens > 0) {
+    BeginClosing(std::move(owned->second), text_tokens);
+  } else if (sequence.admitted()) {
     ReleasePlace(sequence);
   } else {
     queue_.Remove(sequence.id);
   }
-  sequences_.erase(sequence.id);
+  sequences_.erase(owned);
 }
 
 void Core::ReleasePlace(Sequence& sequence) {
@@ -330,12 +375,14 @@ void Core::ReleasePlace(Sequence& sequence) {
     pages_.Return(sequence.pages[i]);
   }
   for (const uint32_t page : sequence.duplicate_pages) pages_.Return(page);
+  for (const FinishedSnapshot& kept : sequence.answer_snapshots) snapshots_.Return(kept.snapshot);
   sequence.duplicate_pages.clear();
+  sequence.answer_snapshots.clear();
   sequence.pages.clear();
   sequence.lease = {};
   slots_.Return(sequence.slot);
   closes_.push_back(sequence.seq_uid);
-  running_.erase(std::find(running_.begin(), running_.end(), &sequence));
+  std::erase(running_, &sequence);
   sequence.state = SequenceState::kQueued;
 }
 
@@ -348,6 +395,7 @@ void Core::FailAll(const std::string& message) {
   for (const auto& [id, sequence] : sequences_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
   for (uint64_t id : ids) Fail(*sequences_.at(id), message);
+  DropTurns();
   assert(CheckInvariants().empty());
 }
 
@@ -380,10 +428,36 @@ Ledger Core::GetLedger() const {
   return ledger;
 }
 
+// Of a sequence that is admitted.
+std::string Core::CheckPlace(const Sequence& sequence, std::vector<bool>& page_seen,
+                             std::vector<bool>& slot_seen) const {
+  const std::string name = "sequence " + Num(sequence.id);
+  if (slot_seen[sequence.slot]) return "slot " + Num(sequence.slot) + " has two owners";
+  if (!slots_.IsTaken(sequence.slot)) return "slot " + Num(sequence.slot) + " is held and free";
+  slot_seen[sequence.slot] = true;
+  std::vector<uint32_t> own = sequence.duplicate_pages;
+  const size_t shared = std::min<size_t>(sequence.lease.shared_units(), sequence.pages.size());
+  own.insert(own.end(), sequence.pages.begin() + static_cast<std::ptrdiff_t>(shared),
+             sequence.pages.end());
+  for (const uint32_t page : own) {
+    if (page_seen[page]) return "page " + Num(page) + " has two owners";
+    if (!pages_.IsTaken(page)) return "page " + Num(page) + " is held and free";
+    page_seen[page] = true;
+  }
+  if (sequence.pages.size() < PagesFor(sequence.absorbed)) {
+    return name + " has absorbed more tokens than its pages hold";
+  }
+  if (sequence.committed > sequence.absorbed ||
+      sequence.absorbed - sequence.committed > 1 + config_.num_speculative_tokens) {
+    return name + " has absorbed " + Num(sequence.absorbed) + " tokens, of which " +
+           Num(sequence.committed) + " are in the live state";
+  }
+  return "";
+}
+
 std::string Core::CheckInvariants() const {
   std::vector<bool> page_seen(pages_.size(), false);
   std::vector<bool> slot_seen(slots_.size(), false);
-  uint32_t pages_held = 0;
   uint64_t queued = 0;
   for (const auto& [id, owned] : sequences_) {
     const Sequence& sequence = *owned;
@@ -396,21 +470,8 @@ std::string Core::CheckInvariants() const {
     if (std::find(running_.begin(), running_.end(), &sequence) == running_.end()) {
       return name + " is admitted but not in the running list";
     }
-    if (slot_seen[sequence.slot]) return "slot " + Num(sequence.slot) + " has two owners";
-    if (!slots_.IsTaken(sequence.slot)) return "slot " + Num(sequence.slot) + " is held and free";
-    slot_seen[sequence.slot] = true;
-    std::vector<uint32_t> own = sequence.duplicate_pages;
-    const size_t shared = std::min<size_t>(sequence.lease.shared_units(), sequence.pages.size());
-    own.insert(own.end(), sequence.pages.begin() + static_cast<std::ptrdiff_t>(shared),
-               sequence.pages.end());
-    for (const uint32_t page : own) {
-      if (page_seen[page]) return "page " + Num(page) + " has two owners";
-      if (!pages_.IsTaken(page)) return "page " + Num(page) + " is held and free";
-      page_seen[page] = true;
-      ++pages_held;
-    }
-    if (sequence.pages.size() < PagesFor(sequence.absorbed)) {
-      return name + " has absorbed more tokens than its pages hold";
+    if (std::string error = CheckPlace(sequence, page_seen, slot_seen); !error.empty()) {
+      return error;
     }
     if (sequence.state == SequenceState::kDecode &&
         sequence.absorbed + 1 != sequence.tokens.size()) {
@@ -422,9 +483,18 @@ std::string Core::CheckInvariants() const {
              Num(next_step_ - 1 - sequence.last_progress_step) + " steps";
     }
   }
-  if (std::string error = CheckCache(pages_held); !error.empty()) return error;
-  if (running_.size() != slots_.used()) {
-    return Num(slots_.used()) + " slots are taken by " + Num(running_.size()) + " sequences";
+  for (const auto& closing : closing_) {
+    if (std::string error = CheckPlace(*closing, page_seen, slot_seen); !error.empty()) {
+      return error;
+    }
+  }
+  const auto pages_held = std::count(page_seen.begin(), page_seen.end(), true);
+  if (std::string error = CheckCache(static_cast<uint32_t>(pages_held)); !error.empty()) {
+    return error;
+  }
+  if (running_.size() + closing_.size() != slots_.used()) {
+    return Num(slots_.used()) + " slots are taken by " + Num(running_.size()) +
+           " sequences that run and " + Num(closing_.size()) + " that have ended";
   }
   if (queued != queue_.size()) {
     return Num(queued) + " sequences wait, the queue holds " + Num(queue_.size());

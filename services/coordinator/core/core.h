@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "services/coordinator/core/queue.h"
 #include "services/coordinator/core/sequence.h"
 #include "services/coordinator/core/snapshot_plan.h"
+#include "services/coordinator/core/speculation.h"
 #include "services/coordinator/core/types.h"
 
 namespace quartet::coordinator {
@@ -25,14 +27,20 @@ namespace quartet::coordinator {
 //     ^----------+---------+ preempted, recomputed later
 //
 // Every accepted request gets exactly one terminal output, and its slot and pages are free again in
-// that same transition. They are given out again by a later plan only, which the workers run after
-// everything that may still touch them.
+// that same transition, or, if its answer goes into the prefix cache, with one of the next two
+// plans. They are given out again by a later plan only, which the workers run after everything that
+// may still touch them.
 //
 // With snapshots there is a prefix cache (prefix_index.h): a prompt begins behind the longest
 // cached prefix that it shares; what it absorbs of full units goes into the cache, with snapshots
-// where SnapshotPolicy wants them (chunks end there); and the cache gives up pages and snapshots
-// when sequences need them. A unit that two sequences absorb at the same time is cached once, by
-// the first of them; the other keeps its own page of it until it ends.
+// where SnapshotPolicy wants them (chunks end there), and when it has ended its answer as well;
+// and the cache gives up pages and snapshots when sequences need them. A unit that two sequences
+// absorb at the same time is cached once, by the first of them; the other keeps its own page of it
+// until it ends.
+//
+// With num_speculative_tokens the workers draft tokens behind the one that they drew, and the next
+// step verifies them: its row says one token more than drafts are accepted. Drafts take what budget
+// and pages the others leave.
 //
 // Each step gives every decoding sequence its row first; what is left of the token budget goes to
 // chunks of prompts, and a queued request is admitted when there is a slot, room for all of its
@@ -57,6 +65,11 @@ class Core {
   };
   // Of the sampled tokens the first n_tokens count; the request is finished.
   TruncateOutcome OnTruncate(uint64_t id, uint32_t n_tokens);
+
+  // The names of the next units that the request's prompt and the tokens that it was told fill.
+  // Right after those tokens were taken out, also if the request ended with them. Nothing happens
+  // if it is not known any more.
+  void OnUnitKeys(uint64_t id, std::span<const UnitKey> keys);
 
   // The next step, or closes alone (see StepPlan), or nothing to do. Nothing while a step is in
   // flight.
@@ -90,12 +103,15 @@ class Core {
   struct InFlightRow {
     uint64_t id = 0;
     uint64_t seq_uid = 0;
+    PlanRow::Kind kind = PlanRow::Kind::kPrefill;
     uint32_t n_tokens = 0;
     bool sample = false;
     uint32_t position = 0;
     uint32_t n_targets = 0;                    // log-probabilities that were asked for
     uint32_t n_prompt_targets = 0;             // of those, the first ones, which the request gets
+    uint32_t chain = 0;                        // drafts for the next step
     std::optional<FinishedSnapshot> exported;  // belongs to this row until it is published
+    bool exports_answer = false;               // it is kept with the answer instead
   };
   // A row of the plan in the making.
   struct DraftRow {
@@ -103,6 +119,8 @@ class Core {
     uint32_t n_tokens = 0;
     uint32_t budget = 0;          // tokens of the step's budget that it takes
     uint32_t first_new_page = 0;  // index into the sequence's page table
+    uint32_t drafts = 0;          // of n_tokens
+    uint32_t chain = 0;           // drafts for the next step
   };
 
   std::string RequestError(const Request& request) const;
@@ -116,7 +134,9 @@ class Core {
   void AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens);
   bool GrowPages(Sequence& sequence, uint64_t tokens);
   void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t budget, uint32_t first_new_page);
-  PlanRow MakeRow(const DraftRow& draft);
+  void AddDrafts();
+  uint32_t GrowPagesIfFree(Sequence& sequence, uint64_t tokens);
+  PlanRow MakeRow(const DraftRow& draft, std::vector<Commit>& commits);
 
   // The prefix cache.
   bool UsesCache(const Sequence& sequence) const;
@@ -125,20 +145,40 @@ class Core {
   bool MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now, std::optional<Resume>& resume);
   std::optional<uint32_t> TakePage();
   std::optional<FinishedSnapshot> TakeExport(const Sequence& sequence, uint32_t end);
-  void Publish(Sequence& sequence, const std::optional<FinishedSnapshot>& exported, TimeUs now);
+  void Publish(Sequence& sequence, const InFlightRow& row, TimeUs now);
+  void PublishUnits(Sequence& sequence, uint32_t final_tokens);
+  bool HasRoomForDuplicate(const Sequence& sequence) const;
   void ReturnExport(const InFlightRow& row);
   std::string CheckCache(uint32_t private_pages) const;
+
+  // Answers in it.
+  std::optional<uint32_t> TakeSnapshot();
+  std::optional<FinishedSnapshot> TakeAnswerExport(const Sequence& sequence, uint32_t before,
+                                                   uint32_t after);
+  void AddExports(const Sequence& sequence, PlanRow& row, InFlightRow& in_flight,
+                  std::vector<Commit>& commits);
+  void KeepAnswerSnapshot(Sequence& sequence, const FinishedSnapshot& taken);
+  void BeginClosing(std::unique_ptr<Sequence> sequence, uint32_t text_tokens);
+  void CloseTurns(TimeUs now);
+  void PublishAnswerSnapshots(Sequence& sequence, uint32_t published, TimeUs now);
+  void FinishTurns(TimeUs now);
+  void EndTurn(Sequence& sequence, uint32_t end);
+  void DropTurns();
 
   // Transitions.
   void Preempt(Sequence& sequence);
   void ReleasePlace(Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, uint32_t completion_tokens, int32_t stop_id);
   void Fail(Sequence& sequence, const std::string& message);
-  void End(Sequence& sequence, Output output);
+  void End(Sequence& sequence, Output output, uint32_t text_tokens);
 
   std::string RowError(const Sequence& sequence, const InFlightRow& row,
                        const RowOutcome* outcome) const;
+  void ObserveStep(TimeUs now);
   void ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now);
+  void CountDrafts(Sequence& sequence, uint32_t drafted, uint32_t accepted, uint32_t told);
+  std::string CheckPlace(const Sequence& sequence, std::vector<bool>& page_seen,
+                         std::vector<bool>& slot_seen) const;
   std::optional<FinishReason> StopReason(const Sequence& sequence, int32_t token) const;
 
   const CoreConfig config_;
@@ -148,15 +188,17 @@ class Core {
   FreePool slots_;
   FreePool pages_;
   FreePool snapshots_;
-  const SnapshotPolicy snapshot_policy_;
   std::optional<PrefixIndex> index_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // their leases need index_
+  std::vector<std::unique_ptr<Sequence>> closing_;                      // theirs too
 
   uint64_t next_id_ = 1;
   uint64_t next_seq_uid_ = 1;
   uint64_t next_step_ = 1;
   uint64_t in_flight_step_ = 0;  // 0 = none
   std::vector<InFlightRow> in_flight_;
+  TimeUs step_planned_ = 0;
+  DecodeCost decode_cost_;
 
   std::vector<DraftRow> draft_;
   uint32_t budget_ = 0;

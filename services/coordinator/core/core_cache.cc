@@ -10,8 +10,7 @@ namespace quartet::coordinator {
 
 bool Core::UsesCache(const Sequence& sequence) const {
   // Log-probabilities of a prompt need all of it to be computed.
-  return index_.has_value() && !sequence.request.unit_keys.empty() &&
-         !sequence.request.prompt_logprobs;
+  return index_.has_value() && sequence.request.has_keys() && !sequence.request.prompt_logprobs;
 }
 
 PrefixPath Core::PathOf(const Sequence& sequence) const {
@@ -53,6 +52,7 @@ std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
   ++counts_.snapshots_restored;
   sequence.pages = hit.match.pages;
   sequence.absorbed = hit.match.cached_tokens;
+  sequence.committed = sequence.absorbed;
   return Resume{.snapshot = hit.match.snapshot,
                 .n_tokens = hit.match.cached_tokens,
                 .pages = std::move(hit.match.pages)};
@@ -68,34 +68,46 @@ std::optional<uint32_t> Core::TakePage() {
 std::optional<FinishedSnapshot> Core::TakeExport(const Sequence& sequence, uint32_t end) {
   if (!sequence.publishes || sequence.state != SequenceState::kPrefill) return std::nullopt;
   const std::vector<SnapshotMark> due =
-      PrefillSnapshots(snapshot_policy_, sequence.marks, sequence.absorbed, end);
+      PrefillSnapshots(config_.snapshot_policy, sequence.marks, sequence.absorbed, end);
   if (due.empty()) return std::nullopt;
   assert(due.size() == 1 && due.front().offset == end);
-  std::optional<uint32_t> place = snapshots_.Take();
-  if (!place.has_value() && index_->EvictSnapshots(1) > 0) place = snapshots_.Take();
+  const std::optional<uint32_t> place = TakeSnapshot();
   if (!place.has_value()) return std::nullopt;
   return FinishedSnapshot{
       .snapshot = *place, .offset = end, .absorbed_tokens = 0, .kind = due.front().kind};
 }
 
-// A step of this sequence has completed on all ranks. Only the prompt is published: of an answer
-// the gateway may still take tokens back, when a stop string turns up.
-void Core::Publish(Sequence& sequence, const std::optional<FinishedSnapshot>& exported,
-                   TimeUs now) {
+// A step of this sequence has completed on all ranks. Of its text only the prompt is published: of
+// an answer the gateway may still take tokens back, when a stop string turns up (core_turn.cc).
+void Core::Publish(Sequence& sequence, const InFlightRow& row, TimeUs now) {
   if (!sequence.lease.active()) {
-    assert(!exported.has_value());
+    assert(!row.exported.has_value());
     return;
   }
   sequence.lease.ReleaseSnapshot();  // it has been copied
+  PublishUnits(sequence, std::min(sequence.absorbed, sequence.prompt_tokens));
+  if (!row.exported.has_value()) return;
+  if (row.exports_answer) return KeepAnswerSnapshot(sequence, *row.exported);
+  FinishedSnapshot finished = *row.exported;
+  finished.absorbed_tokens = sequence.absorbed;
+  index_->PublishSnapshot(sequence.lease, finished, now);
+}
+
+// Its units up to there, which nobody can take back.
+void Core::PublishUnits(Sequence& sequence, uint32_t final_tokens) {
   const uint32_t unit = config_.page_tokens;
-  const uint32_t final_tokens = std::min(sequence.absorbed, sequence.prompt_tokens);
   while (sequence.publishes) {
     const uint32_t at = sequence.lease.shared_units();
     if (at >= sequence.request.unit_keys.size() || (at + 1) * unit > final_tokens) break;
     const UnitKey& key = sequence.request.unit_keys[at];
     const auto tokens = std::span<const int32_t>(sequence.tokens).subspan(size_t{at} * unit, unit);
     // Where another sequence was faster, this one goes on with its own page: a page table does not
-    // change. What comes behind it is worth publishing all the same.
+    // change. What comes behind it is worth publishing all the same, as long as the pool holds
+    // these pages beside all that it will need itself: who is alone must always find room.
+    if (index_->HasNext(sequence.lease, key, tokens) && !HasRoomForDuplicate(sequence)) {
+      sequence.publishes = false;
+      break;
+    }
     if (index_->Enter(sequence.lease, key, tokens)) {
       sequence.duplicate_pages.push_back(sequence.pages[at]);
       continue;
@@ -104,10 +116,12 @@ void Core::Publish(Sequence& sequence, const std::optional<FinishedSnapshot>& ex
         index_->PublishUnit(sequence.lease, key, tokens, sequence.pages[at], final_tokens).kind ==
         UnitOutcome::Kind::kPublished;
   }
-  if (!exported.has_value()) return;
-  FinishedSnapshot finished = *exported;
-  finished.absorbed_tokens = sequence.absorbed;
-  index_->PublishSnapshot(sequence.lease, finished, now);
+}
+
+bool Core::HasRoomForDuplicate(const Sequence& sequence) const {
+  if (sequence.state == SequenceState::kClosing) return true;
+  const uint32_t most = PagesFor(sequence.prompt_tokens + uint64_t{sequence.max_tokens});
+  return most + sequence.duplicate_pages.size() < pages_.size();
 }
 
 void Core::ReturnExport(const InFlightRow& row) {
@@ -120,11 +134,17 @@ std::string Core::CheckCache(uint32_t private_pages) const {
     return std::to_string(pages_.used()) + " pages are taken, sequences have " +
            std::to_string(private_pages) + " and the cache " + std::to_string(cache.pages);
   }
-  uint32_t exports = 0;
+  size_t exports = 0, kept = 0;
   for (const InFlightRow& row : in_flight_) exports += row.exported.has_value();
-  if (exports + cache.snapshots != snapshots_.used()) {
+  for (const auto& [id, sequence] : sequences_) kept += sequence->answer_snapshots.size();
+  for (const auto& sequence : closing_) {
+    kept += sequence->answer_snapshots.size();
+    exports += sequence->last_snapshot.has_value();
+  }
+  if (exports + kept + cache.snapshots != snapshots_.used()) {
     return std::to_string(snapshots_.used()) + " snapshots are taken, the step in flight has " +
-           std::to_string(exports) + " and the cache " + std::to_string(cache.snapshots);
+           std::to_string(exports) + ", sequences have " + std::to_string(kept) +
+           " and the cache " + std::to_string(cache.snapshots);
   }
   return "";
 }

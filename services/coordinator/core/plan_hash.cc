@@ -30,6 +30,12 @@ uint64_t PlanHash(const StepPlan& plan) {
   Hasher hash;
   hash.Add(plan.epoch);
   hash.Add(plan.step_id);
+  hash.Add(plan.commits.size());
+  for (const Commit& commit : plan.commits) {
+    hash.Add(commit.seq_uid);
+    hash.Add(commit.export_at);
+    hash.Add(commit.snapshot);
+  }
   hash.Add(plan.rows.size());
   for (const PlanRow& row : plan.rows) {
     hash.Add(row.seq_uid);

@@ -25,7 +25,7 @@ uint32_t Core::ChunkSize(uint32_t remaining, uint32_t budget) const {
 uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) const {
   if (!sequence.publishes) return chunk;
   const std::vector<SnapshotMark> due = PrefillSnapshots(
-      snapshot_policy_, sequence.marks, sequence.absorbed, sequence.absorbed + chunk);
+      config_.snapshot_policy, sequence.marks, sequence.absorbed, sequence.absorbed + chunk);
   return due.empty() ? chunk : due.front().offset - sequence.absorbed;
 }
 
@@ -38,19 +38,26 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   budget_ = config_.max_num_batched_tokens;
   draft_.clear();
   preempted_ = false;
+  CloseTurns(now);
   DraftDecodeRows();
   DraftPrefillRows();
   AdmitQueued(now, plan.opens);
+  AddDrafts();
 
+  for (const auto& closing : closing_) {
+    plan.commits.push_back(
+        {closing->seq_uid, closing->last_snapshot->offset, closing->last_snapshot->snapshot});
+  }
   plan.closes = std::exchange(closes_, {});
-  if (draft_.empty()) {
+  if (draft_.empty() && plan.commits.empty()) {
     if (plan.closes.empty()) return std::nullopt;
     return plan;
   }
   plan.step_id = next_step_++;
   in_flight_step_ = plan.step_id;
+  step_planned_ = now;
   in_flight_.clear();
-  for (const DraftRow& draft : draft_) plan.rows.push_back(MakeRow(draft));
+  for (const DraftRow& draft : draft_) plan.rows.push_back(MakeRow(draft, plan.commits));
   plan.plan_hash = PlanHash(plan);
   assert(CheckInvariants().empty());
   return plan;
@@ -127,6 +134,7 @@ void Core::AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens) {
     open.first_padding_id = sequence.request.first_padding_id;
     open.prompt_tokens = sequence.prompt_tokens;
     open.resume = std::move(resume);
+    open.acceptance = config_.spec_acceptance;
     opens.push_back(std::move(open));
 
     if (sequence.admitted_before) continue;
@@ -150,11 +158,15 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
       sequence.pages.push_back(*page);
       continue;
     }
+    if (!closing_.empty()) {  // they have all that they need but a snapshot
+      DropTurns();
+      continue;
+    }
     Sequence& youngest = *running_.back();
     const bool itself = &youngest == &sequence;
-    // A sequence that runs alone always fits, since the pool holds one full context; but not beside
-    // its duplicates, which it gives up with its place.
-    assert(!itself || running_.size() > 1 || !sequence.duplicate_pages.empty());
+    // A sequence that runs alone always fits, since the pool holds one full context, and with it
+    // the duplicates that it may have.
+    assert(!itself || running_.size() > 1);
     Preempt(youngest);
     if (itself) return false;
   }
@@ -170,6 +182,8 @@ void Core::Preempt(Sequence& sequence) {
   }
   ReleasePlace(sequence);
   sequence.absorbed = 0;
+  sequence.committed = 0;
+  sequence.drafts = 0;
   sequence.preempted = true;
   queue_.PushPreempted({sequence.id, sequence.tokens.size()});
   ++counts_.preemptions;
@@ -182,10 +196,13 @@ void Core::AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t budget,
                     uint32_t first_new_page) {
   assert(n_tokens > 0 && n_tokens <= budget && budget <= budget_);
   budget_ -= budget;
-  draft_.push_back({&sequence, n_tokens, budget, first_new_page});
+  draft_.push_back({.sequence = &sequence,
+                    .n_tokens = n_tokens,
+                    .budget = budget,
+                    .first_new_page = first_new_page});
 }
 
-PlanRow Core::MakeRow(const DraftRow& draft) {
+PlanRow Core::MakeRow(const DraftRow& draft, std::vector<Commit>& commits) {
   Sequence& sequence = *draft.sequence;
   PlanRow row;
   row.seq_uid = sequence.seq_uid;
@@ -194,15 +211,19 @@ PlanRow Core::MakeRow(const DraftRow& draft) {
   row.n_tokens = draft.n_tokens;
   row.new_pages.assign(sequence.pages.begin() + draft.first_new_page, sequence.pages.end());
   const uint32_t end = sequence.absorbed + draft.n_tokens;
-  row.sample = end == sequence.tokens.size();
+  row.sample = end >= sequence.tokens.size();
   row.want_logprob = row.sample && sequence.request.logprobs;
+  row.draft = config_.num_speculative_tokens > 0;
+  row.draft_chain = draft.chain;
   uint32_t n_prompt_targets = 0;
   if (sequence.state == SequenceState::kDecode) {
-    row.kind = PlanRow::Kind::kDecode;
+    row.kind = draft.drafts > 0 ? PlanRow::Kind::kVerify : PlanRow::Kind::kDecode;
     row.from_device = true;
+    row.draft_tokens = draft.drafts;
   } else {
     row.kind = PlanRow::Kind::kPrefill;
     row.tokens.assign(sequence.tokens.begin() + sequence.absorbed, sequence.tokens.begin() + end);
+    if (row.draft && !row.sample) row.mtp_next = sequence.tokens[end];
     // The request is told about targets in the prompt that it was not told about before. A row has
     // none or one for each token; behind the last known token any id does.
     const uint32_t target_end = std::min(end, sequence.prompt_tokens - 1);
@@ -215,12 +236,19 @@ PlanRow Core::MakeRow(const DraftRow& draft) {
     }
   }
   assert(static_cast<uint64_t>(sequence.pages.size()) * config_.page_tokens >= end);
-  const std::optional<FinishedSnapshot> exported = TakeExport(sequence, end);
-  if (exported.has_value()) row.exports.push_back({row.n_tokens, exported->snapshot});
+  InFlightRow in_flight{.id = sequence.id,
+                        .seq_uid = row.seq_uid,
+                        .kind = row.kind,
+                        .n_tokens = row.n_tokens,
+                        .sample = row.sample,
+                        .position = row.position,
+                        .n_targets = static_cast<uint32_t>(row.logprob_targets.size()),
+                        .n_prompt_targets = n_prompt_targets,
+                        .chain = row.draft_chain,
+                        .exported = std::nullopt};
+  AddExports(sequence, row, in_flight, commits);
   sequence.last_progress_step = in_flight_step_;
-  in_flight_.push_back({sequence.id, row.seq_uid, row.n_tokens, row.sample, row.position,
-                        static_cast<uint32_t>(row.logprob_targets.size()), n_prompt_targets,
-                        exported});
+  in_flight_.push_back(std::move(in_flight));
   return row;
 }
 

@@ -171,9 +171,19 @@ PrefixHit PrefixIndex::Acquire(const PrefixPath& path, TimeUs now) {
   return hit;
 }
 
-bool PrefixIndex::Enter(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens) {
+uint32_t PrefixIndex::FindNext(const PrefixLease& lease, const UnitKey& key,
+                               std::span<const int32_t> tokens) const {
   const uint32_t parent = lease.node_ != kNone ? lease.node_ : FindRoot(lease.root_);
-  const uint32_t node = parent == kNone ? kNone : FindChild(parent, key, tokens);
+  return parent == kNone ? kNone : FindChild(parent, key, tokens);
+}
+
+bool PrefixIndex::HasNext(const PrefixLease& lease, const UnitKey& key,
+                          std::span<const int32_t> tokens) const {
+  return FindNext(lease, key, tokens) != kNone;
+}
+
+bool PrefixIndex::Enter(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens) {
+  const uint32_t node = FindNext(lease, key, tokens);
   if (node == kNone) return false;
   ++ledger_.units_shared;
   nodes_[node].last_use = next_use_++;

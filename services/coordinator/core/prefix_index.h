@@ -224,6 +224,9 @@ class PrefixIndex {
   UnitOutcome PublishUnit(PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens,
                           uint32_t page, uint32_t committed_tokens);
 
+  // Whether the unit behind lease.shared_units() is in the index already.
+  bool HasNext(const PrefixLease& lease, const UnitKey& key, std::span<const int32_t> tokens) const;
+
   // If the unit behind lease.shared_units() is in the index already, moves the lease behind it and
   // says so: for a sequence that has absorbed it too and keeps reading its own page, which stays
   // its own.
@@ -295,6 +298,8 @@ class PrefixIndex {
   std::span<const int32_t> TokensOf(uint32_t node) const;
   uint32_t FindRoot(const UnitKey& key) const;
   uint32_t FindChild(uint32_t parent, const UnitKey& key, std::span<const int32_t> tokens) const;
+  uint32_t FindNext(const PrefixLease& lease, const UnitKey& key,
+                    std::span<const int32_t> tokens) const;
   uint32_t FindOnPath(const PrefixLease& lease, uint32_t offset) const;
   Walk Follow(const PrefixPath& path) const;
   PrefixMatch Describe(const PrefixPath& path, const Walk& walk) const;

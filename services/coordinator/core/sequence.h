@@ -1,22 +1,25 @@
 #ifndef QUARTET_SERVICES_COORDINATOR_CORE_SEQUENCE_H_
 #define QUARTET_SERVICES_COORDINATOR_CORE_SEQUENCE_H_
 
+#include <algorithm>
 #include <cstdint>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "services/coordinator/core/prefix_index.h"
 #include "services/coordinator/core/snapshot_plan.h"
+#include "services/coordinator/core/speculation.h"
 #include "services/coordinator/core/types.h"
 
 namespace quartet::coordinator {
 
-// A request is in one of these, and leaves the table in the transition to a terminal state. REFUSED
-// is answered by OnSubmit and never enters the table.
+// A request is in one of the first three, and leaves the table in the transition to a terminal
+// state. REFUSED is answered by OnSubmit and never enters the table.
 enum class SequenceState {
   kQueued,   // holds nothing; also after a preemption
   kPrefill,  // admitted: holds a slot and pages; part of its tokens are absorbed
   kDecode,   // all tokens but the last sampled one are absorbed
+  kClosing,  // its request has ended; keeps its place until its text is in the prefix cache
 };
 
 struct Sequence {
@@ -28,6 +31,9 @@ struct Sequence {
   std::vector<int32_t> tokens;
   uint32_t prompt_tokens = 0;
   uint32_t absorbed = 0;  // tokens in the workers' state and pages
+  // Of those, the ones in the live state; the others, at most a window of speculation, go into it
+  // with the next row or commit.
+  uint32_t committed = 0;
   uint32_t max_tokens = 0;
 
   // Valid while admitted. The workers know the sequence by seq_uid; it gets a fresh one with every
@@ -44,6 +50,16 @@ struct Sequence {
   PromptMarks marks;           // of this admission
   bool publishes = false;      // what it absorbs goes into the cache
   uint32_t cached_tokens = 0;  // of the first admission
+  // Of the answer, ascending: they can be published when it is final.
+  std::vector<FinishedSnapshot> answer_snapshots;
+
+  // kClosing: how much of the tokens is the final text, and the snapshot that the step in flight
+  // takes of its end.
+  uint32_t text_tokens = 0;
+  std::optional<FinishedSnapshot> last_snapshot;
+
+  uint32_t drafts = 0;  // that the workers hold for its next row
+  DraftLength draft_length;
 
   uint32_t prompt_logprobs_sent = 0;
   bool admitted_before = false;
@@ -53,6 +69,11 @@ struct Sequence {
 
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
   bool admitted() const { return state != SequenceState::kQueued; }
+  // Tokens that it may still say.
+  uint32_t tokens_left(uint32_t max_model_len) const {
+    const auto known = static_cast<uint32_t>(tokens.size());
+    return std::min(max_tokens - generated(), max_model_len - known);
+  }
 };
 
 }  // namespace quartet::coordinator

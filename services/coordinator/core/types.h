@@ -1,6 +1,7 @@
 #ifndef QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_
 #define QUARTET_SERVICES_COORDINATOR_CORE_TYPES_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,12 @@ using TimeUs = int64_t;  // microseconds of whatever clock the driver uses; only
 // A chunk of a prompt has a multiple of this many tokens, unless it is the prompt's last one.
 inline constexpr uint32_t kChunkMultiple = 64;
 
+// Drafts that a worker makes and verifies in one step at most.
+inline constexpr uint32_t kMaxDraftTokens = 3;
+
+// What decides whether a draft is accepted (worker.proto).
+enum class Acceptance { kRejection, kCoupled };
+
 struct CoreConfig {
   uint64_t epoch = 1;
   uint32_t vocab_size = 0;
@@ -34,7 +41,10 @@ struct CoreConfig {
   uint32_t snapshots = 0;
   uint64_t page_bytes = 0;  // on one rank, as snapshot_bytes; their ratio decides what to evict
   uint64_t snapshot_bytes = 0;
-  SnapshotPolicy snapshot_policy;
+  SnapshotPolicy snapshot_policy;       // its unit is a page
+  uint32_t num_speculative_tokens = 0;  // drafts in a step, at most; 0 = no speculation
+  bool spec_dynamic = true;             // fewer drafts where that is faster
+  Acceptance spec_acceptance = Acceptance::kRejection;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
@@ -68,10 +78,12 @@ struct Request {
   bool prompt_logprobs = false;
   bool logprobs = false;
   bool ignore_eos = false;
-  // Names of the prompt's full units and what they are chained to; without them the request neither
-  // uses nor fills the prefix cache.
+  // Names of the prompt's full units and what they are chained to; without either the request
+  // neither uses nor fills the prefix cache.
   UnitKey cache_root;
   std::vector<UnitKey> unit_keys;
+
+  bool has_keys() const { return cache_root != UnitKey() || !unit_keys.empty(); }
 };
 
 struct SubmitOutcome {
@@ -103,6 +115,7 @@ struct SequenceOpen {
   int32_t first_padding_id = 0;
   uint32_t prompt_tokens = 0;
   std::optional<Resume> resume;
+  Acceptance acceptance = Acceptance::kRejection;
 };
 
 // The state after the row's first `offset` tokens goes into a snapshot.
@@ -124,12 +137,12 @@ struct PlanRow {
   bool sample = false;
   std::vector<int32_t> logprob_targets;  // none, or [i] follows tokens[i] for each token
   bool want_logprob = false;
-  // Room for speculation and the prefix cache: filled by nobody yet.
-  uint32_t draft_tokens = 0;
   std::vector<SnapshotExport> exports;
-  bool draft = false;
-  int32_t mtp_next = 0;
-  uint32_t draft_chain = 0;
+  // Speculation. kVerify: the token last drawn and so many drafts of the step before.
+  uint32_t draft_tokens = 0;
+  bool draft = false;        // the drafter sees this row's tokens
+  int32_t mtp_next = 0;      // the token behind the row's last one, where that is known
+  uint32_t draft_chain = 0;  // drafts to make for the next step
 };
 
 // The accepted tokens of the last window go into the live state; the state after `export_at` tokens
@@ -147,8 +160,8 @@ struct TierCopy {
   std::string checksum;
 };
 
-// What all ranks are told at once: first the closes, then the opens, then the rows. Without rows
-// there is no step: nothing is answered and step_id is 0.
+// What all ranks are told at once: first the closes, then the opens, the commits and the rows.
+// Without commits and rows there is no step: nothing is answered and step_id is 0.
 struct StepPlan {
   uint64_t epoch = 0;
   uint64_t step_id = 0;
@@ -156,9 +169,11 @@ struct StepPlan {
   std::vector<uint64_t> closes;  // seq_uids
   std::vector<SequenceOpen> opens;
   std::vector<PlanRow> rows;
-  std::vector<Commit> commits;   // room for speculation
+  std::vector<Commit> commits;
   std::vector<TierCopy> copies;  // room for the cache tiers
   uint64_t plan_hash = 0;
+
+  bool is_step() const { return !rows.empty() || !commits.empty(); }
 };
 
 // ---- what comes back -------------------------------------------------------------------------
@@ -246,6 +261,11 @@ struct Ledger {
   uint64_t snapshots_published = 0;
   uint64_t snapshots_restored = 0;  // by sequences that began behind a cached prefix
   uint64_t snapshots_evicted = 0;
+  // Of speculation. What lies behind the end of an answer counts nowhere.
+  uint64_t spec_drafts = 0;                                     // windows with drafts in them
+  uint64_t spec_draft_tokens = 0;                               // drafts in those
+  uint64_t spec_accepted_tokens = 0;                            // of them
+  std::array<uint64_t, kMaxDraftTokens> spec_accepted_at = {};  // by place in the window
 };
 
 }  // namespace quartet::coordinator

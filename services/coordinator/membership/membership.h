@@ -23,6 +23,7 @@ struct WorkerFacts {
   uint32_t num_layers = 0;
   uint32_t max_position_embeddings = 0;
   uint32_t hidden_size = 0;
+  uint32_t num_mtp_layers = 0;  // 0 = it makes no drafts
   uint32_t schema_version = 0;
   std::vector<MemoryOffer> offers;
 };

@@ -47,6 +47,10 @@ v1::Row::Kind ToKind(PlanRow::Kind kind) {
   return v1::Row::KIND_UNSPECIFIED;
 }
 
+v1::Acceptance ToProto(Acceptance acceptance) {
+  return acceptance == Acceptance::kCoupled ? v1::ACCEPTANCE_COUPLED : v1::ACCEPTANCE_REJECTION;
+}
+
 v1::Finished::Reason ToReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEndToken:
@@ -95,6 +99,7 @@ WorkerFacts ToWorkerFacts(const v1::Hello& hello) {
   facts.num_layers = hello.model().num_layers();
   facts.max_position_embeddings = hello.model().max_position_embeddings();
   facts.hidden_size = hello.model().hidden_size();
+  facts.num_mtp_layers = hello.model().num_mtp_layers();
   facts.schema_version = hello.schema_version();
   for (const v1::MemoryOffer& offer : hello.offers()) {
     facts.offers.push_back({offer.tensor_parallel_size(), offer.budget_bytes(),
@@ -130,6 +135,7 @@ v1::SequenceOpen ToProto(const SequenceOpen& open) {
   message.mutable_end_ids()->Add(open.end_ids.begin(), open.end_ids.end());
   message.set_first_padding_id(open.first_padding_id);
   message.set_prompt_tokens(open.prompt_tokens);
+  message.set_acceptance(ToProto(open.acceptance));
   if (open.resume.has_value()) {
     v1::Resume* resume = message.mutable_resume();
     resume->set_snapshot(open.resume->snapshot);

@@ -37,6 +37,7 @@ std::string KindOf(const StepPlan& plan) {
   for (const PlanRow& row : plan.rows) {
     (row.kind == PlanRow::Kind::kPrefill ? prefill : decode) = true;
   }
+  if (!prefill && !decode) return "commit";
   return prefill && decode ? "mixed" : prefill ? "prefill" : "decode";
 }
 
@@ -68,6 +69,14 @@ std::string OptionsError(const EngineOptions& options) {
     return absl::StrCat("--max-num-batched-tokens is ", options.max_num_batched_tokens, "; with ",
                         options.max_num_seqs, " sequences it must be at least ",
                         kChunkMultiple + options.max_num_seqs - 1);
+  }
+  if (options.num_speculative_tokens > kMaxDraftTokens) {
+    return absl::StrCat("--num-speculative-tokens is ", options.num_speculative_tokens,
+                        "; it must be 0 to ", kMaxDraftTokens);
+  }
+  if (options.spec_sampling != "rejection" && options.spec_sampling != "coupled") {
+    return absl::StrCat("--spec-sampling is ", options.spec_sampling,
+                        "; it must be rejection or coupled");
   }
   if (options.prefill_chunk % kChunkMultiple != 0) {
     return absl::StrCat("--prefill-chunk is ", options.prefill_chunk,
@@ -120,6 +129,7 @@ class Engine::Impl {
   struct Client {
     std::shared_ptr<ClientStream> stream;
     std::string request_id;
+    std::optional<UnitChain> units;  // with the prefix cache
     std::optional<absl::Time> slow_since;
     absl::Status cancel_status = absl::CancelledError("the request was cancelled");
   };
@@ -183,17 +193,22 @@ class Engine::Impl {
       metrics_.OnRefused("not_ready");
       return event.stream->End(absl::UnavailableError(not_ready_reason_));
     }
-    const std::string request_id = event.submit.request_id();
+    Client client;
+    client.stream = event.stream;
+    client.request_id = event.submit.request_id();
     Request request = ToRequest(event.submit);
     if (absl::Status status = NameUnits(event.submit.cache_salt(), request); !status.ok()) {
       return event.stream->End(status);
+    }
+    if (request.has_keys()) {
+      client.units.emplace(request.cache_root, request.unit_keys, request.prompt_ids);
     }
     SubmitOutcome outcome = core_->OnSubmit(std::move(request), NowUs());
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
         metrics_.OnAccepted(event.submit.max_tokens());
         streams_[event.stream->id()] = outcome.id;
-        clients_[outcome.id] = Client{std::move(event.stream), request_id};
+        clients_.insert_or_assign(outcome.id, std::move(client));
         return;
       case SubmitOutcome::Kind::kInvalid:
         metrics_.OnRefused("invalid");
@@ -234,6 +249,7 @@ class Engine::Impl {
       if (output.terminal()) LogEnd(output, now);
       auto client = clients_.find(output.id);
       if (client == clients_.end()) continue;
+      NameAnswer(output, client->second);
       switch (output.kind) {
         case Output::Kind::kAdmitted:
         case Output::Kind::kTokens:
@@ -252,6 +268,15 @@ class Engine::Impl {
           break;
       }
     }
+  }
+
+  // Before the next plan, so that the core knows the names of what it may publish.
+  void NameAnswer(const Output& output, Client& client) {
+    if (!client.units.has_value() || output.tokens.empty()) return;
+    const absl::StatusOr<std::vector<UnitKey>> keys = client.units->Append(output.tokens);
+    if (keys.ok()) return core_->OnUnitKeys(output.id, *keys);
+    LogWarning(absl::StrCat("an answer is not cached: ", keys.status().message()));
+    client.units.reset();
   }
 
   // By value: the status may be the client's own.
@@ -421,6 +446,12 @@ class Engine::Impl {
     config.page_bytes = pools.page_bytes;
     config.snapshot_bytes = pools.snapshot_bytes;
     config.snapshot_policy = options_.snapshot_policy;
+    if (model.num_mtp_layers > 0) {
+      config.num_speculative_tokens = options_.num_speculative_tokens;
+    }
+    config.spec_dynamic = options_.spec_dynamic;
+    config.spec_acceptance =
+        options_.spec_sampling == "coupled" ? Acceptance::kCoupled : Acceptance::kRejection;
     config.max_num_batched_tokens = options_.max_num_batched_tokens;
     config.prefill_chunk = options_.prefill_chunk;
     config.max_queued_requests = options_.max_queued_requests;
@@ -435,6 +466,7 @@ class Engine::Impl {
     LogInfo(absl::StrCat("ready: model ", model.model_name, ", context ", pools.max_model_len,
                          " tokens, ", pools.slots, " slots, ", pools.pages, " pages of ",
                          pools.page_tokens, " tokens, ", pools.snapshots, " snapshots, ",
+                         config.num_speculative_tokens, " speculative tokens, ",
                          options_.tensor_parallel_size, " ranks, epoch ", options_.epoch));
     status_->Ready();
   }
@@ -517,7 +549,7 @@ class Engine::Impl {
       *message.mutable_open() = ToProto(open);
       SendToRanks(message);
     }
-    if (!plan->rows.empty()) {
+    if (plan->is_step()) {
       collector_.Begin(plan->epoch, plan->step_id);
       step_id_ = plan->step_id;
       step_kind_ = KindOf(*plan);

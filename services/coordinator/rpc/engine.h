@@ -23,6 +23,9 @@ struct EngineOptions {
   uint32_t prefill_chunk = 0;
   bool prefix_caching = true;
   SnapshotPolicy snapshot_policy;
+  uint32_t num_speculative_tokens = 3;  // none if the model cannot draft; 0 = off
+  bool spec_dynamic = true;
+  std::string spec_sampling = "rejection";  // or coupled
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;

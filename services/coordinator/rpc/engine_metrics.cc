@@ -100,6 +100,7 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
                   ledger.prompt_tokens);
   SetModelCounter("vllm:generation_tokens_total", "Tokens generated", &seen_.generated_tokens,
                   ledger.generated_tokens);
+  OnSpeculation(ledger);
   metrics_->GetGauge("vllm:num_requests_running", "Requests that hold a place", model_labels_)
       .Set(ledger.running);
   metrics_->GetGauge("vllm:num_requests_waiting", "Requests in the queue", model_labels_)
@@ -107,6 +108,22 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   metrics_
       ->GetGauge("vllm:kv_cache_usage_perc", "Share of pages that are taken, 0 to 1", model_labels_)
       .Set(ledger.pages_size == 0 ? 0 : static_cast<double>(pages_in_use) / ledger.pages_size);
+}
+
+void EngineMetrics::OnSpeculation(const Ledger& ledger) {
+  SetModelCounter("vllm:spec_decode_num_drafts_total", "Windows of drafts that were verified",
+                  &seen_.spec_drafts, ledger.spec_drafts);
+  SetModelCounter("vllm:spec_decode_num_draft_tokens_total", "Drafts that were verified",
+                  &seen_.spec_draft_tokens, ledger.spec_draft_tokens);
+  SetModelCounter("vllm:spec_decode_num_accepted_tokens_total", "Drafts that were accepted",
+                  &seen_.spec_accepted_tokens, ledger.spec_accepted_tokens);
+  for (size_t place = 0; place < ledger.spec_accepted_at.size(); ++place) {
+    MetricLabels labels = model_labels_;
+    labels["position"] = std::to_string(place);
+    SetCounter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+               "Drafts that were accepted, by place in the window", labels,
+               &seen_.spec_accepted_at[place], ledger.spec_accepted_at[place]);
+  }
 }
 
 void EngineMetrics::OnAccepted(uint32_t max_tokens) {

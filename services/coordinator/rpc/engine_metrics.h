@@ -32,6 +32,7 @@ class EngineMetrics {
   void OnMismatch();
 
  private:
+  void OnSpeculation(const Ledger& ledger);
   // Raises a counter from *seen to the ledger's value; with the model's labels or with these.
   void SetModelCounter(const char* name, const char* help, uint64_t* seen, uint64_t value);
   void SetCounter(const char* name, const char* help, const MetricLabels& labels, uint64_t* seen,

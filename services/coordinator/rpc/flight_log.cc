@@ -36,11 +36,17 @@ void Fields(C& code, S& s) {
 template <typename C, Is<CoreConfig> S>
 void Fields(C& code, S& s) {
   auto& [epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
-         prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy, max_queued_requests,
+         prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
+         num_speculative_tokens, spec_dynamic, spec_acceptance, max_queued_requests,
          max_queued_tokens, step_deadline_ms] = s;
+  bool coupled = spec_acceptance == Acceptance::kCoupled;
   code.All(epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
            prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
-           max_queued_requests, max_queued_tokens, step_deadline_ms);
+           num_speculative_tokens, spec_dynamic, coupled, max_queued_requests, max_queued_tokens,
+           step_deadline_ms);
+  if constexpr (!std::is_const_v<S>) {
+    spec_acceptance = coupled ? Acceptance::kCoupled : Acceptance::kRejection;
+  }
 }
 
 template <typename C, Is<FlightHeader> S>
@@ -93,6 +99,12 @@ template <typename C, Is<TruncateInput> S>
 void Fields(C& code, S& s) {
   auto& [id, n_tokens] = s;
   code.All(id, n_tokens);
+}
+
+template <typename C, Is<UnitKeysInput> S>
+void Fields(C& code, S& s) {
+  auto& [id, keys] = s;
+  code.All(id, keys);
 }
 
 template <typename C, Is<PlanInput> S>

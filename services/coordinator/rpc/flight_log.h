@@ -28,6 +28,11 @@ struct TruncateInput {
   uint64_t id = 0;
   uint32_t n_tokens = 0;
 };
+// Names of the units that an answer has filled.
+struct UnitKeysInput {
+  uint64_t id = 0;
+  std::vector<UnitKey> keys;
+};
 // A call of PlanStep, and what it gave out.
 struct PlanInput {
   TimeUs now = 0;
@@ -43,8 +48,8 @@ struct FailAllInput {
   std::string message;
 };
 
-using FlightEvent =
-    std::variant<SubmitInput, CancelInput, TruncateInput, PlanInput, ResultInput, FailAllInput>;
+using FlightEvent = std::variant<SubmitInput, CancelInput, TruncateInput, PlanInput, ResultInput,
+                                 FailAllInput, UnitKeysInput>;
 
 struct FlightHeader {
   CoreConfig config;

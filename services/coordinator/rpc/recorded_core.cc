@@ -31,6 +31,11 @@ Core::TruncateOutcome RecordedCore::OnTruncate(uint64_t id, uint32_t n_tokens) {
   return core_.OnTruncate(id, n_tokens);
 }
 
+void RecordedCore::OnUnitKeys(uint64_t id, std::span<const UnitKey> keys) {
+  Keep(UnitKeysInput{id, {keys.begin(), keys.end()}});
+  core_.OnUnitKeys(id, keys);
+}
+
 std::optional<StepPlan> RecordedCore::PlanStep(TimeUs now) {
   const bool decides = !core_.step_in_flight();
   std::optional<StepPlan> plan = core_.PlanStep(now);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ class RecordedCore {
   SubmitOutcome OnSubmit(Request request, TimeUs now);
   void OnCancel(uint64_t id);
   Core::TruncateOutcome OnTruncate(uint64_t id, uint32_t n_tokens);
+  void OnUnitKeys(uint64_t id, std::span<const UnitKey> keys);
   std::optional<StepPlan> PlanStep(TimeUs now);
   bool OnStepResult(const StepOutcome& outcome, TimeUs now);
   void FailAll(const std::string& message);

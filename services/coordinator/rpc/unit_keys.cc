@@ -3,7 +3,9 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <cassert>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -104,6 +106,33 @@ absl::StatusOr<std::vector<UnitKey>> UnitKeys(const UnitKey& root, std::span<con
     if (!key.ok()) return key.status();
     keys.push_back(*key);
     previous = *key;
+  }
+  return keys;
+}
+
+UnitChain::UnitChain(const UnitKey& root, std::span<const UnitKey> keys,
+                     std::span<const int32_t> prompt, std::vector<ImageSpan> images,
+                     uint32_t unit_tokens)
+    : unit_tokens_(unit_tokens),
+      images_(std::move(images)),
+      last_(keys.empty() ? root : keys.back()),
+      begin_(keys.size() * uint64_t{unit_tokens}) {
+  assert(prompt.size() - begin_ < unit_tokens);
+  unit_.reserve(unit_tokens);
+  unit_.assign(prompt.begin() + static_cast<std::ptrdiff_t>(begin_), prompt.end());
+}
+
+absl::StatusOr<std::vector<UnitKey>> UnitChain::Append(std::span<const int32_t> tokens) {
+  std::vector<UnitKey> keys;
+  for (const int32_t token : tokens) {
+    unit_.push_back(token);
+    if (unit_.size() < unit_tokens_) continue;
+    const absl::StatusOr<UnitKey> key = NextUnitKey(last_, unit_, begin_, images_);
+    if (!key.ok()) return key.status();
+    keys.push_back(*key);
+    last_ = *key;
+    begin_ += unit_tokens_;
+    unit_.clear();
   }
   return keys;
 }

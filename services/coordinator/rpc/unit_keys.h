@@ -49,6 +49,25 @@ absl::StatusOr<std::vector<UnitKey>> UnitKeys(const UnitKey& root, std::span<con
 absl::StatusOr<UnitKey> NextUnitKey(const UnitKey& previous, std::span<const int32_t> unit,
                                     uint64_t begin, std::span<const ImageSpan> images);
 
+// Names the units of a sequence as its text grows: keeps the last key and the tokens of the unit
+// that is not full yet. Not thread safe.
+class UnitChain {
+ public:
+  // Goes on behind a prompt with these keys (see UnitKeys). `images`: those of the prompt.
+  UnitChain(const UnitKey& root, std::span<const UnitKey> keys, std::span<const int32_t> prompt,
+            std::vector<ImageSpan> images = {}, uint32_t unit_tokens = 256);
+
+  // The keys of the units that these tokens fill.
+  absl::StatusOr<std::vector<UnitKey>> Append(std::span<const int32_t> tokens);
+
+ private:
+  uint32_t unit_tokens_;
+  std::vector<ImageSpan> images_;
+  UnitKey last_;
+  uint64_t begin_ = 0;         // of the unit that is not full
+  std::vector<int32_t> unit_;  // its tokens so far
+};
+
 }  // namespace quartet::coordinator
 
 #endif  // QUARTET_SERVICES_COORDINATOR_RPC_UNIT_KEYS_H_

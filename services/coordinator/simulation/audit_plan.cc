@@ -33,12 +33,12 @@ void Auditor::OnPlan(const StepPlan& plan) {
   if (plan.epoch != config_.epoch) {
     return Violate(absl::StrCat("I11: a plan of epoch ", plan.epoch, " in ", config_.epoch));
   }
-  const uint64_t step = plan.rows.empty() ? 0 : books_.steps + 1;
+  const uint64_t step = plan.is_step() ? books_.steps + 1 : 0;
   if (plan.step_id != step) {
     return Violate(absl::StrCat("I11: step ", plan.step_id, " is planned, expected ", step));
   }
-  if (plan.rows.empty() && (plan.closes.empty() || !plan.opens.empty())) {
-    return Violate("I10: a plan without rows says more than closes");
+  if (plan.rows.empty() && (!plan.opens.empty() || !(plan.is_step() || !plan.closes.empty()))) {
+    return Violate("I10: a plan without rows opens sequences, or says nothing");
   }
 
   uint64_t oldest = std::numeric_limits<uint64_t>::max();
@@ -46,13 +46,16 @@ void Auditor::OnPlan(const StepPlan& plan) {
     if (place.life != nullptr) oldest = std::min(oldest, place.life->id);
   }
   for (const uint64_t uid : plan.closes) OnClose(uid, oldest);
+  resumed_from_.clear();
   for (const SequenceOpen& open : plan.opens) OnOpen(open);
-  if (plan.rows.empty()) return;
+  if (!plan.is_step()) return;
 
   ++books_.steps;
   ++tally_.steps;
   in_flight_ = plan.step_id;
   answered_hash_.assign(ranks_, std::nullopt);
+  answered_rows_.clear();
+  for (const coordinator::Commit& commit : plan.commits) OnCommit(commit);
   uint64_t tokens = 0;
   bool prefill_seen = false;
   for (const PlanRow& row : plan.rows) {
@@ -83,9 +86,38 @@ void Auditor::OnClose(uint64_t uid, uint64_t oldest) {
     life->slot = -1;
     ++books_.preemptions;
     ++tally_.preemptions;
+    Settle(life->id, life->alone.prompt_tokens());
   }
-  for (const uint32_t page : place->pages) page_owner_[page] = 0;
+  for (const uint32_t page : place->pages) --page_users_[page];
   *place = {};
+}
+
+Auditor::Content Auditor::ContentOf(Life& life, uint32_t tokens) const {
+  if (!life.caches()) return {};
+  life.alone.Token(tokens - 1);  // its state is known behind it
+  const bool of_answer = tokens > life.alone.prompt_tokens();
+  return {.domain = life.request.cache_root,
+          .tokens = tokens,
+          .state = life.alone.State(tokens),
+          .pending = of_answer ? life.id : 0,
+          .of_answer = of_answer};
+}
+
+// Whether it is what the first tokens of this text leave there.
+bool Auditor::Holds(const Content& content, Life& life, uint32_t tokens) const {
+  return content.tokens == tokens && content.domain == life.request.cache_root &&
+         content.state == life.alone.State(tokens);
+}
+
+// The text of this request has no more than so many tokens. What lies behind them is nobody's.
+void Auditor::Settle(uint64_t life, uint32_t text_tokens) {
+  for (std::vector<Content>* contents : {&page_content_, &snapshot_content_}) {
+    for (Content& content : *contents) {
+      if (content.pending != life) continue;
+      content.pending = 0;
+      if (content.tokens > text_tokens) content = {};
+    }
+  }
 }
 
 void Auditor::OnOpen(const SequenceOpen& open) {
@@ -107,6 +139,83 @@ void Auditor::OnOpen(const SequenceOpen& open) {
   place.life = life->second.get();
   place.last_row_step = books_.steps;
   place.life->slot = static_cast<int>(open.slot);
+  const bool caches = place.life->caches() && config_.snapshots > 0;
+  if (caches) books_.prefix_query_tokens += place.life->known();
+  if (!open.resume.has_value()) return;
+  if (!caches) return Violate("I2: " + name + " begins behind a prefix and has no name for it");
+  OnResume(*open.resume, place);
+}
+
+void Auditor::OnResume(const coordinator::Resume& resume, Place& place) {
+  const std::string name = absl::StrCat("seq ", place.uid, " begins at ", resume.n_tokens);
+  Life& life = *place.life;
+  const uint32_t unit = config_.page_tokens;
+  if (resume.n_tokens == 0 || resume.n_tokens >= life.known() ||
+      resume.pages.size() * unit != resume.n_tokens) {
+    return Violate(
+        absl::StrCat("I2: ", name, " of ", life.known(), " with ", resume.pages.size(), " pages"));
+  }
+  life.alone.Token(resume.n_tokens);
+  if (resume.snapshot >= snapshot_content_.size() ||
+      !Holds(snapshot_content_[resume.snapshot], life, resume.n_tokens)) {
+    return Violate(absl::StrCat("I2: ", name, " from snapshot ", resume.snapshot,
+                                ", which holds no such text"));
+  }
+  if (snapshot_content_[resume.snapshot].pending != 0) {
+    return Violate("I7: " + name + " from a snapshot of an answer that may still be cut");
+  }
+  for (uint32_t i = 0; i < resume.pages.size(); ++i) {
+    const uint32_t page = resume.pages[i];
+    if (page >= page_content_.size() || !Holds(page_content_[page], life, (i + 1) * unit)) {
+      return Violate(absl::StrCat("I3: ", name, " with page ", page, ", which holds another text"));
+    }
+    if (page_content_[page].pending != 0) {
+      return Violate("I7: " + name + " with a page of an answer that may still be cut");
+    }
+    ++page_users_[page];
+  }
+  resumed_from_.push_back(resume.snapshot);
+  place.pages = resume.pages;
+  place.absorbed = place.committed = resume.n_tokens;
+  books_.prefix_hit_tokens += resume.n_tokens;
+  ++tally_.resumed;
+  tally_.resumed_tokens += resume.n_tokens;
+  tally_.resumed_in_answers += snapshot_content_[resume.snapshot].of_answer;
+}
+
+void Auditor::OnCommit(const coordinator::Commit& commit) {
+  const std::string name = absl::StrCat("commit of seq ", commit.seq_uid);
+  Place* place = FindPlace(commit.seq_uid);
+  if (place == nullptr) return Violate("I3: " + name + ", which is not open");
+  if (std::exchange(place->commits, true)) return Violate("I10: two times a " + name);
+  if (commit.export_at == 0) return;
+  if (commit.export_at <= place->committed || commit.export_at > place->absorbed) {
+    return Violate(absl::StrCat("I2: ", name, " does not come by ", commit.export_at,
+                                ", it goes from ", place->committed, " to ", place->absorbed));
+  }
+  if (place->life == nullptr && commit.export_at > place->ended->text_tokens) {
+    return Violate(absl::StrCat("I7: ", name, " exports ", commit.export_at,
+                                " tokens of a text of ", place->ended->text_tokens));
+  }
+  tally_.last_exports += place->life == nullptr;
+  OnExport(commit.snapshot, commit.export_at, *place);
+}
+
+void Auditor::OnExport(uint32_t snapshot, uint32_t tokens, Place& place) {
+  const std::string name = absl::StrCat("snapshot ", snapshot, " of seq ", place.uid);
+  if (snapshot >= snapshot_content_.size()) return Violate("I3: " + name + " does not exist");
+  if (tokens % config_.page_tokens != 0) {
+    return Violate(absl::StrCat("I2: ", name, " is taken at ", tokens, ", inside a unit"));
+  }
+  if (std::ranges::find(resumed_from_, snapshot) != resumed_from_.end()) {
+    return Violate("I3: " + name + " is written while another sequence begins with it");
+  }
+  for (const Place& other : places_) {
+    if (!other.exported.has_value() || other.exported->snapshot != snapshot) continue;
+    return Violate("I3: " + name + " is written twice in one step");
+  }
+  snapshot_content_[snapshot] = {};
+  place.exported = Export{snapshot, tokens};
 }
 
 void Auditor::OnRow(const PlanRow& row) {
@@ -119,6 +228,7 @@ void Auditor::OnRow(const PlanRow& row) {
   } else {
     error = RowError(row, *place);
     if (error.empty()) error = RowTokensError(row, *place);
+    if (error.empty()) error = DraftsError(row, *place);
   }
   if (!error.empty()) {
     return Violate(absl::StrCat(error, " (row of seq ", row.seq_uid, " at ", row.position, ", ",
@@ -127,7 +237,15 @@ void Auditor::OnRow(const PlanRow& row) {
   TakePages(row, *place);
   place->row_tokens = row.n_tokens;
   place->row_samples = row.sample;
+  place->row_verifies = row.kind == PlanRow::Kind::kVerify;
+  place->row_chain = row.draft_chain;
   place->last_row_step = books_.steps;
+  for (const coordinator::SnapshotExport& exported : row.exports) {
+    if (place->row_verifies || exported.offset != row.n_tokens || place->exported.has_value()) {
+      return Violate(absl::StrCat("I2: seq ", row.seq_uid, " exports inside of a row"));
+    }
+    OnExport(exported.snapshot, row.position + exported.offset, *place);
+  }
 }
 
 std::string Auditor::RowError(const PlanRow& row, Place& place) {
@@ -138,7 +256,8 @@ std::string Auditor::RowError(const PlanRow& row, Place& place) {
     return absl::StrCat("I1: ", place.absorbed, " tokens are absorbed");
   }
   const uint32_t known = place.life->known();
-  const uint32_t end = row.position + row.n_tokens;
+  const uint32_t end = row.position + row.n_tokens - row.draft_tokens;
+  if (row.draft_tokens >= row.n_tokens) return "I10: it has no token but drafts";
   if (end > known) return absl::StrCat("I10: ", known, " tokens are known");
   if (row.sample != (end == known)) return "I12: the last known token, and it alone, is drawn from";
   if (row.n_tokens > 1 || !row.from_device) {
@@ -155,7 +274,8 @@ std::string Auditor::RowError(const PlanRow& row, Place& place) {
 std::string Auditor::RowTokensError(const PlanRow& row, Place& place) {
   Life& life = *place.life;
   if (row.from_device) {
-    const bool decodes = row.kind == PlanRow::Kind::kDecode && row.n_tokens == 1;
+    const bool decodes =
+        row.kind == (row.n_tokens == 1 ? PlanRow::Kind::kDecode : PlanRow::Kind::kVerify);
     return decodes && row.sample && row.position > 0 ? ""
                                                      : "I10: only a decode row takes the "
                                                        "device's token";
@@ -172,17 +292,41 @@ std::string Auditor::RowTokensError(const PlanRow& row, Place& place) {
   return "";
 }
 
+std::string Auditor::DraftsError(const PlanRow& row, Place& place) {
+  Life& life = *place.life;
+  const uint32_t longest = config_.num_speculative_tokens;
+  if (row.draft_tokens > 0 && row.kind != PlanRow::Kind::kVerify) return "I10: drafts in no window";
+  if (row.draft_tokens > place.drafts) {
+    return absl::StrCat("I10: ", row.draft_tokens, " drafts, ", place.drafts, " were made");
+  }
+  if (row.draft_chain > (row.sample ? longest : 0))
+    return "I10: a chain of more drafts than may be";
+  if (row.draft != (longest > 0)) return "I12: the drafter does not see all tokens";
+  const uint32_t end = row.position + row.n_tokens;
+  if (longest > 0 && !row.sample && row.mtp_next != life.alone.Token(end)) {
+    return "I1: the drafter is told another token";
+  }
+  const uint32_t room = config_.max_model_len - life.alone.prompt_tokens();
+  const uint32_t most = life.request.max_tokens == 0 ? room : life.request.max_tokens;
+  if (row.sample && life.told + 1 + row.draft_tokens > most) {
+    return absl::StrCat("I7: ", row.draft_tokens, " drafts, it may say ", most - life.told);
+  }
+  return "";
+}
+
 void Auditor::TakePages(const PlanRow& row, Place& place) {
   for (const uint32_t page : row.new_pages) {
-    if (page >= page_owner_.size() || page_owner_[page] != 0) {
+    if (page >= page_users_.size() || page_users_[page] != 0) {
       return Violate(absl::StrCat("I3: page ", page, " is given to seq ", row.seq_uid,
                                   " and belongs to another, or does not exist"));
     }
-    page_owner_[page] = row.seq_uid;
+    ++page_users_[page];
+    page_content_[page] = {};
     place.pages.push_back(page);
   }
   const uint64_t room = uint64_t{config_.page_tokens} * place.pages.size();
-  const uint64_t end = uint64_t{row.position} + row.n_tokens;
+  // The first draft of a chain needs no place of its own.
+  const uint64_t end = uint64_t{row.position} + row.n_tokens + std::max(row.draft_chain, 1u) - 1;
   if (end > room || end > config_.max_model_len) {
     Violate(absl::StrCat("I10: seq ", row.seq_uid, " is to reach ", end, " tokens, its pages hold ",
                          room, ", the context ", config_.max_model_len));
@@ -207,7 +351,9 @@ void Auditor::OnAnswer(const StepCollector::Answer& answer) {
     return;
   }
   auto& hash = answered_hash_[answer.rank];
-  if (!hash.has_value()) hash = answer.agreement_hash;
+  if (hash.has_value()) return;
+  hash = answer.agreement_hash;
+  if (answer.rank == 0) answered_rows_ = answer.rows;
 }
 
 void Auditor::OnApplied(uint64_t epoch, uint64_t step_id, bool taken) {
@@ -224,19 +370,89 @@ void Auditor::OnApplied(uint64_t epoch, uint64_t step_id, bool taken) {
   }
   in_flight_ = 0;
   for (Place& place : places_) {
-    const uint32_t row_tokens = std::exchange(place.row_tokens, 0);
-    if (row_tokens == 0 || place.life == nullptr) continue;
-    Life& life = *place.life;
-    if (place.row_samples) {
-      life.failing = life.alone.Token(life.known()) == HashModel::kNan;
-      if (life.failing) continue;  // the row did not count
-      ++life.due;
+    place.commits = false;
+    if (place.uid != 0) ApplyRow(place);
+  }
+}
+
+// What the step did for one sequence.
+void Auditor::ApplyRow(Place& place) {
+  const std::optional<Export> exported = std::exchange(place.exported, std::nullopt);
+  const uint32_t row_tokens = std::exchange(place.row_tokens, 0);
+  if (place.life == nullptr || place.life->cancelled || place.life->truncated.has_value()) {
+    // What a row did after its request had ended is nobody's.
+    if (row_tokens != 0) {
+      place.committed = place.absorbed;
+    } else if (exported.has_value() && place.ended != nullptr) {
+      Content& content = snapshot_content_[exported->snapshot];
+      content = ContentOf(*place.ended, exported->tokens);
+      content.pending = 0;
     }
+    return;
+  }
+  if (row_tokens == 0) return;
+  Life& life = *place.life;
+  const uint32_t before = place.absorbed;
+  place.row_tokens = row_tokens;
+  if (place.row_samples) {
+    ApplyTokens(place, life);
+  } else {
     place.absorbed += row_tokens;
-    if (!life.prompt_counted && place.absorbed >= life.alone.prompt_tokens()) {
-      life.prompt_counted = true;
-      books_.prompt_tokens += life.alone.prompt_tokens();
+    place.committed = place.absorbed;
+  }
+  place.row_tokens = 0;
+  if (life.failing) return;  // the row did not count
+  place.drafts = place.row_chain;
+  FillPages(place, life, before);
+  if (exported.has_value()) {
+    Content& content = snapshot_content_[exported->snapshot];
+    content = ContentOf(life, exported->tokens);
+    ++(exported->tokens > life.alone.prompt_tokens() ? tally_.answer_exports : tally_.exports);
+  }
+  if (!life.prompt_counted && place.absorbed >= life.alone.prompt_tokens()) {
+    life.prompt_counted = true;
+    books_.prompt_tokens += life.alone.prompt_tokens();
+  }
+}
+
+// A row that drew tokens: one, or in a window one more than drafts were accepted.
+void Auditor::ApplyTokens(Place& place, Life& life) {
+  const auto row = std::ranges::find(answered_rows_, place.uid, &coordinator::RowOutcome::seq_uid);
+  const auto drawn = row == answered_rows_.end() ? 0 : static_cast<uint32_t>(row->tokens.size());
+  const uint32_t known = life.known();
+  if (!place.row_verifies || drawn == 0) {
+    // Perhaps the text breaks off here, or in the window that begins here.
+    const uint32_t looked_at = place.row_verifies ? place.row_tokens : 1;
+    for (uint32_t i = 0; i < looked_at && !life.failing; ++i) {
+      life.failing = life.alone.Token(known + i) == HashModel::kNan;
     }
+    if (life.failing) return;
+  }
+  const uint32_t tokens = place.row_verifies ? std::clamp(drawn, 1u, place.row_tokens) : 1;
+  uint32_t said = 0;
+  while (said < tokens) {
+    const int32_t token = life.alone.Token(known + said);
+    ++said;
+    if (Ending(life, token, life.told + said).has_value()) break;
+  }
+  life.due += said;
+  place.committed = place.row_verifies ? place.absorbed : place.absorbed + place.row_tokens;
+  place.absorbed += place.row_verifies ? tokens : place.row_tokens;
+  if (!place.row_verifies) return;
+  const uint32_t used = std::min(tokens - 1, said);
+  ++books_.spec_drafts;
+  books_.spec_draft_tokens += place.row_tokens - 1;
+  books_.spec_accepted_tokens += used;
+  for (uint32_t i = 0; i < used; ++i) ++books_.spec_accepted_at[i];
+  ++tally_.windows[tokens - 1];
+  tally_.cut_windows += said < tokens;
+}
+
+// The units that were full before are what they were.
+void Auditor::FillPages(Place& place, Life& life, uint32_t from) {
+  const uint32_t unit = config_.page_tokens;
+  for (uint32_t i = from / unit; (i + 1) * unit <= place.absorbed; ++i) {
+    page_content_[place.pages[i]] = ContentOf(life, (i + 1) * unit);
   }
 }
 

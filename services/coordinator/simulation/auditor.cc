@@ -34,6 +34,14 @@ void Tally::Add(const Tally& other) {
   preemptions += other.preemptions;
   void_rows += other.void_rows;
   tokens += other.tokens;
+  for (size_t i = 0; i < std::size(windows); ++i) windows[i] += other.windows[i];
+  cut_windows += other.cut_windows;
+  resumed += other.resumed;
+  resumed_tokens += other.resumed_tokens;
+  resumed_in_answers += other.resumed_in_answers;
+  exports += other.exports;
+  answer_exports += other.answer_exports;
+  last_exports += other.last_exports;
 }
 
 Auditor::Life::Life(const HashModel& model, uint64_t id, Request taken)
@@ -52,8 +60,11 @@ void Auditor::OnEngine(const CoreConfig& config, uint32_t ranks) {
   last_epoch_ = config.epoch;
   config_ = config;
   ranks_ = ranks;
-  places_.assign(config.slots, {});
-  page_owner_.assign(config.pages, 0);
+  places_.clear();
+  places_.resize(config.slots);
+  page_users_.assign(config.pages, 0);
+  page_content_.assign(config.pages, {});
+  snapshot_content_.assign(config.snapshots, {});
   answered_hash_.assign(ranks, std::nullopt);
   last_uid_ = 0;
   in_flight_ = 0;
@@ -61,6 +72,7 @@ void Auditor::OnEngine(const CoreConfig& config, uint32_t ranks) {
   books_ = {};
   books_.slots_size = config.slots;
   books_.pages_size = config.pages;
+  books_.snapshots_size = config.snapshots;
   ++tally_.engines;
 }
 
@@ -141,6 +153,8 @@ void Auditor::OnOutput(const Output& output, TimeUs now) {
         Place& place = places_[life.slot];
         place.life = nullptr;
         if (in_flight_ != 0 && place.row_tokens != 0) ++tally_.void_rows;
+        Settle(life.id, life.text_tokens);
+        place.ended = std::move(found->second);
       }
       lives_.erase(found);
   }
@@ -167,7 +181,7 @@ void Auditor::OnTokens(const Output& output, Life& life, TimeUs now) {
     ++life.told;
     ++tally_.tokens;
     ++books_.generated_tokens;
-    life.ending = Ending(life, expected);
+    life.ending = Ending(life, expected, life.told);
   }
   for (const float logprob : output.prompt_logprobs) {
     const uint32_t next = ++life.prompt_logprobs_told;
@@ -191,19 +205,24 @@ void Auditor::OnTokens(const Output& output, Life& life, TimeUs now) {
   life.last_token = now;
 }
 
-std::optional<FinishReason> Auditor::Ending(Life& life, int32_t token) const {
+// What this token means as the last of so many.
+std::optional<FinishReason> Auditor::Ending(Life& life, int32_t token, uint32_t told) const {
   const auto in = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
   if (!life.request.ignore_eos && in(life.request.end_ids)) return FinishReason::kEndToken;
   if (in(life.request.stop_ids)) return FinishReason::kStopId;
-  const bool limited = life.request.max_tokens != 0 && life.told >= life.request.max_tokens;
-  if (limited || life.known() >= config_.max_model_len) return FinishReason::kLength;
+  const bool limited = life.request.max_tokens != 0 && told >= life.request.max_tokens;
+  if (limited || life.alone.prompt_tokens() + told >= config_.max_model_len) {
+    return FinishReason::kLength;
+  }
   return std::nullopt;
 }
 
 void Auditor::OnEnd(const Output& output, Life& life) {
   const std::string name = absl::StrCat("request ", life.id);
+  life.text_tokens = life.alone.prompt_tokens();
+  if (output.kind != Output::Kind::kFailed) life.text_tokens += life.truncated.value_or(life.told);
   switch (output.kind) {
     case Output::Kind::kCancelled: {
       ++books_.cancelled;
@@ -285,11 +304,7 @@ void Auditor::CheckBooks(const Ledger& ledger) {
       books.waiting_tokens += life->known();
     }
   }
-  books.slots_used = books.running;
-  books.pages_used = 0;
-  for (const Place& place : places_) {
-    if (place.life != nullptr) books.pages_used += static_cast<uint32_t>(place.pages.size());
-  }
+  CheckPools(ledger);
   const auto compare = [this](const char* name, uint64_t says, uint64_t expected) {
     if (says == expected) return;
     Violate(absl::StrCat("I14: the ledger says ", says, " ", name, ", the books ", expected));
@@ -297,10 +312,9 @@ void Auditor::CheckBooks(const Ledger& ledger) {
   compare("running", ledger.running, books.running);
   compare("waiting", ledger.waiting, books.waiting);
   compare("waiting tokens", ledger.waiting_tokens, books.waiting_tokens);
-  compare("slots used", ledger.slots_used, books.slots_used);
   compare("slots", ledger.slots_size, books.slots_size);
-  compare("pages used", ledger.pages_used, books.pages_used);
   compare("pages", ledger.pages_size, books.pages_size);
+  compare("snapshots", ledger.snapshots_size, books.snapshots_size);
   compare("accepted", ledger.accepted, books.accepted);
   compare("finished", ledger.finished, books.finished);
   compare("cancelled", ledger.cancelled, books.cancelled);
@@ -309,6 +323,53 @@ void Auditor::CheckBooks(const Ledger& ledger) {
   compare("steps", ledger.steps, books.steps);
   compare("prompt tokens", ledger.prompt_tokens, books.prompt_tokens);
   compare("generated tokens", ledger.generated_tokens, books.generated_tokens);
+  compare("prefix query tokens", ledger.prefix_query_tokens, books.prefix_query_tokens);
+  compare("prefix hit tokens", ledger.prefix_hit_tokens, books.prefix_hit_tokens);
+  compare("windows", ledger.spec_drafts, books.spec_drafts);
+  compare("drafts", ledger.spec_draft_tokens, books.spec_draft_tokens);
+  compare("accepted drafts", ledger.spec_accepted_tokens, books.spec_accepted_tokens);
+  for (size_t i = 0; i < coordinator::kMaxDraftTokens; ++i) {
+    compare("accepted drafts of a place", ledger.spec_accepted_at[i], books.spec_accepted_at[i]);
+  }
+}
+
+// Who runs has its slot and pages; who has ended may have them until its close, if it used the
+// cache; and the cache has others, of which the books know only that nobody needs them.
+void Auditor::CheckPools(const Ledger& ledger) {
+  std::vector<bool> live(config_.pages, false), held(config_.pages, false);
+  uint32_t slots = 0;
+  for (const Place& place : places_) {
+    if (place.uid == 0) continue;
+    const bool runs = place.life != nullptr;
+    const bool may_stay =
+        runs || (place.ended != nullptr && place.ended->caches() && config_.snapshots > 0);
+    slots += may_stay;
+    for (const uint32_t page : place.pages) {
+      live[page] = live[page] || runs;
+      held[page] = held[page] || may_stay;
+    }
+  }
+  const auto between = [this](const char* name, uint64_t says, uint64_t least, uint64_t most) {
+    if (least <= says && says <= most) return;
+    Violate(absl::StrCat("I14: the ledger says ", says, " ", name, ", the books ", least,
+                         least == most ? "" : absl::StrCat(" to ", most)));
+  };
+  const auto least = static_cast<uint64_t>(std::count(live.begin(), live.end(), true));
+  const auto most = static_cast<uint64_t>(std::count(held.begin(), held.end(), true));
+  between("slots used", ledger.slots_used, books_.running, slots);
+  // A unit that two sequences have absorbed is there twice as long as both run.
+  const uint64_t twice = config_.snapshots == 0 ? 0 : ledger.cached_pages;
+  between("pages used", ledger.pages_used - ledger.evictable_pages, least, most + twice);
+  between("snapshots used", ledger.snapshots_used, 0, config_.snapshots);
+  // Of a page that the cache holds, the text is final.
+  const auto final_text = [](const Content& content) {
+    return content.tokens > 0 && content.pending == 0;
+  };
+  const auto cached = std::ranges::count_if(page_content_, final_text);
+  if (ledger.cached_pages > cached) {
+    Violate(absl::StrCat("I7: ", ledger.cached_pages, " pages are cached, ", cached,
+                         " hold a text that nobody can cut any more"));
+  }
 }
 
 void Auditor::CheckStates(const std::vector<SimWorker>& workers) {
@@ -318,8 +379,14 @@ void Auditor::CheckStates(const std::vector<SimWorker>& workers) {
       const SimWorker::Sequence& held = workers[rank].slot(static_cast<uint32_t>(slot));
       if (place.life == nullptr) continue;
       LoneRun& alone = place.life->alone;
+      uint64_t absorbed_state = held.state;
+      for (const int32_t token : held.window) {
+        absorbed_state = HashModel::Absorb(absorbed_state, token);
+      }
       if (held.uid == place.uid && held.absorbed == place.absorbed &&
-          held.state == alone.State(place.absorbed) &&
+          held.window.size() == place.absorbed - place.committed &&
+          held.state == alone.State(place.committed) &&
+          absorbed_state == alone.State(place.absorbed) &&
           workers[rank].Entries(held) == alone.Entries(place.absorbed)) {
         continue;
       }
@@ -340,8 +407,12 @@ void Auditor::CheckIdle(const Ledger& ledger, const std::vector<SimWorker>& work
     return Violate(absl::StrCat("I5: nothing is open, and a rank holds ", worker.slots_used(),
                                 " slots and ", worker.pages_used(), " pages"));
   }
-  if (ledger.slots_used != 0 || ledger.pages_used != 0 || ledger.waiting != 0) {
+  if (ledger.slots_used != 0 || ledger.pages_used != ledger.cached_pages || ledger.waiting != 0 ||
+      ledger.evictable_pages != ledger.cached_pages) {
     Violate("I5: nothing is open, and the pools are in use");
+  }
+  if (config_.snapshots == 0 && ledger.pages_used != 0) {
+    Violate("I5: nothing is open, nothing is cached, and pages are in use");
   }
 }
 

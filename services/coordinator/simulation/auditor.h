@@ -32,8 +32,16 @@ struct Tally {
   uint64_t failed_rows = 0;    // requests whose logits had no finite value
   uint64_t failed_engine = 0;  // requests that were open when an engine ended
   uint64_t preemptions = 0;
-  uint64_t void_rows = 0;  // in flight when their request ended
-  uint64_t tokens = 0;     // told
+  uint64_t void_rows = 0;                                   // in flight when their request ended
+  uint64_t tokens = 0;                                      // told
+  uint64_t windows[coordinator::kMaxDraftTokens + 1] = {};  // by accepted drafts
+  uint64_t cut_windows = 0;                                 // an answer ended inside of them
+  uint64_t resumed = 0;                                     // sequences that began behind a prefix
+  uint64_t resumed_tokens = 0;
+  uint64_t resumed_in_answers = 0;  // of these, behind what somebody was told
+  uint64_t exports = 0;             // snapshots of prompts
+  uint64_t answer_exports = 0;
+  uint64_t last_exports = 0;  // after the end of a request
 
   void Add(const Tally& other);
 };
@@ -43,10 +51,11 @@ struct Tally {
 // It knows nothing that a request, a plan, an answer or an output does not say.
 //
 //   I1  every rank's state of every sequence is that of its committed tokens
-//   I3  a page has one writer, and is free only when no step can touch it
+//   I2  a snapshot is of as many tokens as its place says, and of the text whose name it has
+//   I3  a page has one writer or does not change, and is free only when no step can touch it
 //   I4  nothing leaves before all ranks have answered with one hash
 //   I5  pools add up, and are empty when nothing is open
-//   I7  nothing behind the token that ended an answer
+//   I7  nothing behind the token that ended an answer: not told, not counted, not cached
 //   I8  one terminal output a request, and none is lost
 //   I9  who is admitted goes on
 //   I10 a plan fits: budget, slots, pages, context
@@ -84,10 +93,11 @@ class Auditor {
   const Tally& tally() const { return tally_; }
 
  private:
-  // A request that was accepted and has not ended.
+  // A request that was accepted and has not ended, or whose place is not closed yet.
   struct Life {
     Life(const HashModel& model, uint64_t id, coordinator::Request request);
     uint32_t known() { return alone.prompt_tokens() + told; }  // committed tokens
+    bool caches() const { return request.has_keys() && !request.prompt_logprobs; }
 
     const uint64_t id;
     LoneRun alone;
@@ -103,30 +113,63 @@ class Auditor {
     std::optional<coordinator::FinishReason> ending;  // what the last token means
     bool failing = false;                             // its next token is none
     int slot = -1;
+    uint32_t text_tokens = 0;  // once it has ended: its final text, prompt and answer
+  };
+  // What a page or a snapshot holds: the last of a text's first so many tokens, or the state after
+  // them. Others may have it unless that text may still be cut before its end.
+  struct Content {
+    UnitKey domain;
+    uint32_t tokens = 0;  // 0 = nothing that anybody may have
+    uint64_t state = 0;
+    uint64_t pending = 0;    // the request whose answer this is and which has not ended; 0 = final
+    bool of_answer = false;  // for the tally
+  };
+  // A snapshot that the step in flight takes.
+  struct Export {
+    uint32_t snapshot = 0;
+    uint32_t tokens = 0;
   };
   // A slot. It stays with its sequence until the close, the life may end before.
   struct Place {
     uint64_t uid = 0;  // 0 = free
     Life* life = nullptr;
+    std::unique_ptr<Life> ended;  // the life, when it has
     std::vector<uint32_t> pages;
     uint32_t absorbed = 0;
+    uint32_t committed = 0;  // of these, in the live state
+    uint32_t drafts = 0;     // made for the next row
     uint64_t last_row_step = 0;
     uint32_t row_tokens = 0;  // of the step in flight; 0 = no row in it
     bool row_samples = false;
+    bool row_verifies = false;
+    uint32_t row_chain = 0;
+    std::optional<Export> exported;
+    bool commits = false;  // in the plan that is looked at
   };
 
   void OnClose(uint64_t uid, uint64_t oldest);
   void OnOpen(const coordinator::SequenceOpen& open);
+  void OnResume(const coordinator::Resume& resume, Place& place);
+  void OnCommit(const coordinator::Commit& commit);
+  void OnExport(uint32_t snapshot, uint32_t tokens, Place& place);
   void OnRow(const coordinator::PlanRow& row);
   std::string RowError(const coordinator::PlanRow& row, Place& place);
   std::string RowTokensError(const coordinator::PlanRow& row, Place& place);
+  std::string DraftsError(const coordinator::PlanRow& row, Place& place);
+  bool Holds(const Content& content, Life& life, uint32_t tokens) const;
+  Content ContentOf(Life& life, uint32_t tokens) const;
+  void ApplyRow(Place& place);
+  void ApplyTokens(Place& place, Life& life);
+  void FillPages(Place& place, Life& life, uint32_t from);
+  void Settle(uint64_t life, uint32_t text_tokens);
   void TakePages(const coordinator::PlanRow& row, Place& place);
   void CheckProgress(const coordinator::StepPlan& plan);
 
   void OnTokens(const coordinator::Output& output, Life& life, TimeUs now);
   void OnEnd(const coordinator::Output& output, Life& life);
   void OnFinished(const coordinator::Output& output, Life& life);
-  std::optional<coordinator::FinishReason> Ending(Life& life, int32_t token) const;
+  std::optional<coordinator::FinishReason> Ending(Life& life, int32_t token, uint32_t told) const;
+  void CheckPools(const coordinator::Ledger& ledger);
 
   Place* FindPlace(uint64_t uid);
 
@@ -135,11 +178,15 @@ class Auditor {
   uint32_t ranks_ = 0;
   std::map<uint64_t, std::unique_ptr<Life>> lives_;  // by request
   std::vector<Place> places_;                        // by slot
-  std::vector<uint64_t> page_owner_;                 // seq_uid, 0 = none
+  std::vector<uint32_t> page_users_;                 // places that have it
+  std::vector<Content> page_content_;
+  std::vector<Content> snapshot_content_;
+  std::vector<uint32_t> resumed_from_;  // snapshots, in the plan that is looked at
   uint64_t last_uid_ = 0;
   uint64_t last_epoch_ = 0;
   uint64_t in_flight_ = 0;                              // step, 0 = none
   std::vector<std::optional<uint64_t>> answered_hash_;  // by rank, to the step in flight
+  std::vector<coordinator::RowOutcome> answered_rows_;  // of rank 0
   std::string engine_end_;
   coordinator::Ledger books_;  // of this engine: what its ledger should say
   Tally tally_;

@@ -14,6 +14,23 @@ int32_t HashModel::Draw(uint64_t state, uint64_t entries, uint32_t position,
   return static_cast<int32_t>((drawn & 0xffffffffu) * limit >> 32);
 }
 
+int32_t HashModel::Draft(int32_t token, uint32_t position, const Sampling& sampling) const {
+  const uint64_t luck = Mix(Mix(~sampling.seed) + sampling.choice) ^ Mix(position);
+  if (token == kNan) return 0;
+  const bool right =
+      wrong_draft_every > 0 ? position % wrong_draft_every != 0 : Mix(luck) % 100 < draft_percent;
+  return right ? token : token ^ 1;
+}
+
+std::vector<UnitKey> UnitNames::Append(const std::vector<int32_t>& tokens) {
+  std::vector<UnitKey> keys;
+  for (const int32_t token : tokens) {
+    state_ = HashModel::Absorb(state_, token);
+    if (++n_tokens_ % unit_tokens_ == 0) keys.push_back({.high = Mix(state_), .low = n_tokens_});
+  }
+  return keys;
+}
+
 LoneRun::LoneRun(const HashModel& model, std::vector<int32_t> prompt, const Sampling& sampling,
                  int32_t first_padding_id)
     : model_(model),

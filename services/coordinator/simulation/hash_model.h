@@ -17,12 +17,18 @@ namespace quartet::simulation {
 
 using coordinator::Sampling;
 using coordinator::TimeUs;
+using coordinator::UnitKey;
 
 struct HashModel {
   uint32_t vocab_size = 1000;
   // One draw in so many finds no finite logit, as a function of the text like everything else.
   // 0 = none does.
   uint32_t nan_one_in = 0;
+  // In so many places of a hundred a draft is what will be said there, again as a function of seed
+  // and position.
+  uint32_t draft_percent = 70;
+  // Instead: it is wrong at every position that is a multiple of this. 0 = not so.
+  uint32_t wrong_draft_every = 0;
 
   static constexpr uint64_t kEmptyState = 1;
   static constexpr int32_t kNan = -1;
@@ -39,6 +45,8 @@ struct HashModel {
   // The token at `position` after the positions before it; kNan = there is none.
   int32_t Draw(uint64_t state, uint64_t entries, uint32_t position, const Sampling& sampling,
                int32_t first_padding_id) const;
+  // A draft for `position`, where the model says `token`.
+  int32_t Draft(int32_t token, uint32_t position, const Sampling& sampling) const;
   static float Logprob(uint64_t state, int32_t token) {
     return -static_cast<float>(Mix(state + static_cast<uint32_t>(token)) % 1000) / 100;
   }
@@ -70,6 +78,24 @@ class LoneRun {
   const uint32_t prompt_tokens_;
   std::vector<int32_t> tokens_;
   std::vector<Memory> memory_;  // [i] = after i tokens
+};
+
+// Names the units of a text for the prefix cache, as the coordinator's engine does with libcrypto.
+// Texts of different domains have no name in common.
+class UnitNames {
+ public:
+  UnitNames(uint64_t domain, uint32_t unit_tokens)
+      : unit_tokens_(unit_tokens), root_(Mix(domain)), state_(root_) {}
+
+  UnitKey root() const { return {.high = root_, .low = 0}; }
+  // The names of the units that these tokens fill.
+  std::vector<UnitKey> Append(const std::vector<int32_t>& tokens);
+
+ private:
+  uint32_t unit_tokens_;
+  uint64_t root_;
+  uint64_t state_;
+  uint64_t n_tokens_ = 0;
 };
 
 }  // namespace quartet::simulation

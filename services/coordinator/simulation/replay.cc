@@ -57,6 +57,10 @@ class Replayer {
     core_.OnTruncate(input.id, input.n_tokens);
     return "";
   }
+  std::string On(const coordinator::UnitKeysInput& input) {
+    core_.OnUnitKeys(input.id, input.keys);
+    return "";
+  }
   std::string On(const coordinator::ResultInput& input) {
     core_.OnStepResult(input.outcome, input.now);
     return "";

@@ -36,6 +36,18 @@ std::string Summary(const Totals& totals) {
        absl::StrCat("no finite logit ", t.failed_rows, ", engine lost ", t.failed_engine));
   line("tokens", t.tokens, "told");
   line("preempted", t.preemptions, "and computed again");
+  uint64_t windows = 0;
+  for (const uint64_t n : t.windows) windows += n;
+  line("windows", windows,
+       absl::StrCat("drafts accepted: none ", t.windows[0], ", one ", t.windows[1], ", two ",
+                    t.windows[2], ", three ", t.windows[3], "; ", t.cut_windows,
+                    " with an end inside"));
+  line("resumed", t.resumed,
+       absl::StrCat("behind ", t.resumed_tokens, " cached tokens, ", t.resumed_in_answers,
+                    " of them behind somebody's answer"));
+  line("snapshots", t.exports + t.answer_exports + t.last_exports,
+       absl::StrCat("of prompts ", t.exports, ", of answers ", t.answer_exports,
+                    ", after their end ", t.last_exports));
   std::string faults;
   uint64_t sum = 0;
   for (int i = 1; i < kFaultKinds; ++i) {

@@ -30,6 +30,25 @@ void MakeTight(Random& random, CoreConfig& config) {
   config.pages = (config.max_model_len + 63) / 64 + random.Below(3);
 }
 
+// Units are pages of any size here, and blocks of a few of them, so that edges come often.
+void AddCache(Random& random, CoreConfig& config) {
+  if (random.Permille(200)) return;
+  config.snapshots = random.Permille(300) ? random.Between(1, 4) : random.Between(5, 60);
+  config.page_bytes = 1;
+  config.snapshot_bytes = random.Between(1, 40);
+  config.snapshot_policy.unit_tokens = config.page_tokens;
+  config.snapshot_policy.block_tokens = config.page_tokens * random.OneOf({1, 2, 3, 9});
+  config.snapshot_policy.turn = random.Permille(900);
+  config.snapshot_policy.branch = random.Permille(900);
+}
+
+void AddSpeculation(Random& random, CoreConfig& config) {
+  if (random.Permille(200)) return;
+  config.num_speculative_tokens = random.Between(1, coordinator::kMaxDraftTokens);
+  config.spec_dynamic = random.Permille(500);
+  if (random.Permille(500)) config.spec_acceptance = coordinator::Acceptance::kCoupled;
+}
+
 CoreConfig RandomConfig(Random& random, bool tight) {
   CoreConfig config;
   config.epoch = random.Between(1, 1000);
@@ -56,6 +75,8 @@ CoreConfig RandomConfig(Random& random, bool tight) {
   config.prefill_chunk = random.Below(2) == 0 ? 0 : kChunkMultiple * random.Between(1, 8);
   config.max_queued_requests = random.Between(2, 24);
   config.max_queued_tokens = random.Between(500, 60000);
+  AddCache(random, config);
+  AddSpeculation(random, config);
   return config;
 }
 
@@ -109,6 +130,13 @@ class RandomClients {
         max_tokens = random_.Between(1, long_answers_ ? 800 : 60);
     }
     request = MakeRequest(random_.Next(), prompt, std::min(max_tokens, room), config_.vocab_size);
+    // Many prompts begin with one of a few texts, to a place of their own.
+    if (random_.Permille(600)) {
+      const Request system = MakeRequest(random_.Below(4), prompt, 1, config_.vocab_size);
+      const auto shared = std::min(prompt, random_.OneOf({64, 300, 1000, 2304, 2500, 4608}));
+      std::copy_n(system.prompt_ids.begin(), random_.Permille(300) ? random_.Below(shared) : shared,
+                  request.prompt_ids.begin());
+    }
     request.sampling.choice = random_.Below(3);
     request.logprobs = random_.Permille(250);
     request.prompt_logprobs = random_.Permille(200);
@@ -149,6 +177,10 @@ class RandomClients {
     }
     if (random_.Permille(100)) client.read_us = random_.Between(1, 4 * step_us_);
     client.retries = random_.Below(3);
+    if (random_.Permille(900)) client.domain = random_.Permille(900) ? 0 : 1;
+    if (random_.Permille(700)) client.turns = random_.Between(1, 6);
+    client.turn_tokens = random_.Between(1, 200);
+    client.think_us = soon();
   }
 
   Random random_;
@@ -244,6 +276,7 @@ Scenario RandomScenario(uint64_t seed) {
   scenario.ranks = random.OneOf({1, 2, 2, 4});
   scenario.model.vocab_size = config.vocab_size;
   scenario.model.nan_one_in = random.Permille(300) ? 500 : 0;
+  scenario.model.draft_percent = random.OneOf({0, 30, 60, 80, 95, 100});
   scenario.cost.step_us = random.Between(500, 20000);
   scenario.cost.row_us = random.Between(0, 1000);
   scenario.cost.token_ns = random.Between(1000, 700000);
@@ -276,7 +309,10 @@ std::string Describe(const Scenario& scenario) {
                       " pages of ", config.page_tokens, ", context ", config.max_model_len,
                       ", budget ", config.max_num_batched_tokens, ", chunk ", config.prefill_chunk,
                       ", queue ", config.max_queued_requests, " / ", config.max_queued_tokens,
-                      " tokens, deadline ", config.step_deadline_ms, " ms");
+                      " tokens, deadline ", config.step_deadline_ms, " ms, ", config.snapshots,
+                      " snapshots, block ", config.snapshot_policy.block_tokens, ", ",
+                      config.num_speculative_tokens, config.spec_dynamic ? " or fewer" : "",
+                      " drafts, ", scenario.model.draft_percent, " % right");
 }
 
 }  // namespace quartet::simulation

@@ -31,6 +31,13 @@ struct CostModel {
 struct ClientScript {
   TimeUs gap_us = 0;             // it comes so long after the client before it
   coordinator::Request request;  // its seed is nobody else's
+  // Whose prefixes it shares in the prefix cache; nothing: it does not use it.
+  std::optional<uint64_t> domain;
+  // When its answer is finished it asks so many times more, each time with everything that was said
+  // before and so many tokens more.
+  uint32_t turns = 0;
+  uint32_t turn_tokens = 0;
+  TimeUs think_us = 0;
 
   enum class Leaves { kNever, kAfterSubmit, kAfterAdmission, kAfterToken };
   Leaves leaves = Leaves::kNever;
@@ -71,6 +78,7 @@ struct PlantedBugs {
   std::function<void(uint32_t rank, coordinator::StepPlan&)> sent;  // as a rank gets it
   std::function<void(coordinator::StepCollector::Answer&)> answer;  // as the collector gets it
   std::function<void(std::vector<coordinator::Output>&)> outputs;
+  std::function<void(std::vector<UnitKey>&)> names;  // of units of answers, as the core gets them
   std::function<void(coordinator::Ledger&)> ledger;
   bool deaf_to_cancel = false;
 };

@@ -12,6 +12,7 @@ using coordinator::CoreConfig;
 using coordinator::FinishReason;
 using coordinator::Output;
 using coordinator::PlanRow;
+using coordinator::Request;
 using coordinator::SequenceOpen;
 using coordinator::StepCollector;
 using coordinator::StepPlan;
@@ -21,6 +22,8 @@ using Kind = TraceEvent::Kind;
 namespace {
 
 constexpr uint64_t kLinkStream = 5;
+// The index is looked through once in so many turns, which costs as much as the cache is large.
+constexpr uint64_t kTurnsPerIndexCheck = 16;
 
 std::string EndName(const Output& output) {
   if (output.kind == Output::Kind::kCancelled) return "cancelled";
@@ -36,6 +39,16 @@ std::string EndName(const Output& output) {
       return "truncated";
   }
   return "";
+}
+
+std::string RowName(const PlanRow& row) {
+  std::string name = row.kind == PlanRow::Kind::kPrefill  ? "prefill"
+                     : row.kind == PlanRow::Kind::kVerify ? "verify"
+                                                          : "decode";
+  for (const coordinator::SnapshotExport& exported : row.exports) {
+    absl::StrAppend(&name, " with snapshot ", exported.snapshot);
+  }
+  return name;
 }
 
 const char* Name(StepCollector::Verdict::Kind verdict) {
@@ -84,6 +97,7 @@ Result Simulation::Run(uint64_t max_steps) {
   }
   if (auditor_.violation().empty() && core_.has_value()) {
     auditor_.CheckIdle(core_->GetLedger(), workers_);
+    if (std::string error = core_->CheckIndex(); !error.empty()) auditor_.Violate(error);
   }
 
   Result result;
@@ -123,6 +137,12 @@ void Simulation::Submit(std::unique_ptr<ClientScript> script) {
   if (!core_.has_value()) {
     return Note({.kind = Kind::kRefuse, .a = prompt, .note = "no engine is ready"});
   }
+  std::optional<UnitNames> names;
+  if (script->domain.has_value()) {
+    names.emplace(*script->domain, scenario_.config.page_tokens);
+    script->request.cache_root = names->root();
+    script->request.unit_keys = names->Append(script->request.prompt_ids);
+  }
   const SubmitOutcome outcome = core_->OnSubmit(script->request, now_);
   auditor_.OnSubmit(script->request, outcome);
   if (outcome.kind != SubmitOutcome::Kind::kAccepted) {
@@ -133,6 +153,7 @@ void Simulation::Submit(std::unique_ptr<ClientScript> script) {
   client.script = std::move(script);
   client.number = next_client_++;
   client.request = outcome.id;
+  client.names = std::move(names);
   client.record = record;
   if (record != nullptr) record->refused = false;
   request_of_[client.number] = outcome.id;
@@ -194,10 +215,35 @@ void Simulation::Deliver(Output& output) {
   }
   auto client = clients_.find(output.id);
   if (client == clients_.end()) return;
+  NameAnswer(client->second, output);
   React(client->second, output);
   if (!output.terminal()) return;
   request_of_.erase(client->second.number);
   clients_.erase(client);
+}
+
+void Simulation::NameAnswer(Client& client, const Output& output) {
+  if (!client.names.has_value() || output.tokens.empty()) return;
+  std::vector<UnitKey> keys = client.names->Append(output.tokens);
+  if (scenario_.bugs.names) scenario_.bugs.names(keys);
+  core_->OnUnitKeys(client.request, keys);
+}
+
+// The next turn of a conversation: what was said, as far as it counts, and something more.
+void Simulation::GoOn(Client& client, const Output& end) {
+  ClientScript& script = *client.script;
+  if (end.kind != Output::Kind::kFinished || script.turns == 0) return;
+  Request& request = script.request;
+  std::vector<int32_t>& text = request.prompt_ids;
+  text.insert(text.end(), client.told.begin(), client.told.begin() + end.completion_tokens);
+  const uint64_t seed = Mix(request.sampling.seed);
+  const Request more =
+      MakeRequest(seed, script.turn_tokens, 1, static_cast<uint32_t>(scenario_.config.vocab_size));
+  text.insert(text.end(), more.prompt_ids.begin(), more.prompt_ids.end());
+  if (text.size() + std::max(request.max_tokens, 1u) > scenario_.config.max_model_len) return;
+  request.sampling.seed = seed;
+  --script.turns;
+  events_.Push(now_ + script.think_us, Arrival{std::move(client.script), true});
 }
 
 void Simulation::React(Client& client, const Output& output) {
@@ -216,19 +262,20 @@ void Simulation::React(Client& client, const Output& output) {
       --script.retries;
       events_.Push(now_ + 2 * scenario_.restart_us, Arrival{std::move(client.script), true});
     }
-    return;
+    return GoOn(client, output);
   }
   for (const int32_t token : output.tokens) {
-    ++client.told;
+    client.told.push_back(token);
     client.read_until = std::max(client.read_until, now_) + script.read_us;
     if (record != nullptr) {
       record->tokens.push_back(token);
       record->token_times.push_back(now_);
     }
-    if (script.leaves == ClientScript::Leaves::kAfterToken && client.told == script.leave_token) {
+    if (script.leaves == ClientScript::Leaves::kAfterToken &&
+        client.told.size() == script.leave_token) {
       events_.Push(now_ + script.leave_after_us, Leave{client.number});
     }
-    if (client.told == script.truncate_token) {
+    if (client.told.size() == script.truncate_token) {
       events_.Push(now_ + script.truncate_after_us, Truncate{client.number, script.truncate_to});
     }
   }
@@ -273,7 +320,9 @@ void Simulation::Turn() {
   coordinator::Ledger ledger = core_->GetLedger();
   if (scenario_.bugs.ledger) scenario_.bugs.ledger(ledger);
   if (auditor_.violation().empty()) auditor_.CheckBooks(ledger);
-  if (std::string error = core_->CheckInvariants(); !error.empty()) auditor_.Violate(error);
+  std::string error = core_->CheckInvariants();
+  if (error.empty() && ++turns_ % kTurnsPerIndexCheck == 0) error = core_->CheckIndex();
+  if (!error.empty()) auditor_.Violate(error);
 }
 
 void Simulation::On(Ready&) {
@@ -316,6 +365,18 @@ void Simulation::TracePlan(const StepPlan& plan) {
   for (const uint64_t uid : plan.closes) Note({.kind = Kind::kClose, .a = uid});
   for (const SequenceOpen& open : plan.opens) {
     Note({.kind = Kind::kOpen, .a = open.seq_uid, .b = open.slot, .c = open.sampling.seed});
+    if (!open.resume.has_value()) continue;
+    Note({.kind = Kind::kResume,
+          .a = open.seq_uid,
+          .b = open.resume->n_tokens,
+          .c = open.resume->snapshot});
+  }
+  for (const coordinator::Commit& commit : plan.commits) {
+    Note({.kind = Kind::kCommit,
+          .step = plan.step_id,
+          .a = commit.seq_uid,
+          .b = commit.export_at,
+          .c = commit.snapshot});
   }
   for (const PlanRow& row : plan.rows) {
     Note({.kind = Kind::kRow,
@@ -323,14 +384,14 @@ void Simulation::TracePlan(const StepPlan& plan) {
           .a = row.seq_uid,
           .b = row.position,
           .c = row.n_tokens,
-          .note = row.kind == PlanRow::Kind::kPrefill ? "prefill" : "decode"});
+          .note = RowName(row)});
   }
 }
 
 // The ranks' states change here, and their answers come later: between a plan and its result a rank
 // is told nothing else.
 void Simulation::Execute(StepPlan plan) {
-  if (!plan.rows.empty()) {
+  if (plan.is_step()) {
     collector_.Begin(plan.epoch, plan.step_id);
     step_deadline_ = now_ + TimeUs{plan.deadline_ms} * 1000;
   }
@@ -343,12 +404,12 @@ void Simulation::Execute(StepPlan plan) {
     for (const uint64_t uid : told.closes) worker.Close(uid);
     for (const SequenceOpen& open : told.opens) worker.Open(open);
     if (!worker.breach().empty()) return auditor_.Violate("I3: " + worker.breach());
-    if (plan.rows.empty()) continue;
+    if (!plan.is_step()) continue;
     const Fault fault =
         scenario_.fault ? scenario_.fault(plan.epoch, plan.step_id, rank) : Fault::kNone;
     Send(worker.Execute(told), fault, step_us);
   }
-  if (!plan.rows.empty()) sent_ = std::move(plan);
+  if (plan.is_step()) sent_ = std::move(plan);
 }
 
 void Simulation::Send(Answer answer, Fault fault, TimeUs step_us) {

@@ -90,7 +90,8 @@ class Simulation {
     std::unique_ptr<ClientScript> script;
     uint64_t number = 0;
     uint64_t request = 0;
-    uint32_t told = 0;
+    std::vector<int32_t> told;
+    std::optional<UnitNames> names;  // if it uses the prefix cache
     bool left = false;
     TimeUs read_until = 0;  // when it has read everything that it was told
     std::optional<TimeUs> slow_since;
@@ -114,6 +115,8 @@ class Simulation {
   void DeliverOutputs();
   void Deliver(coordinator::Output& output);
   void React(Client& client, const coordinator::Output& output);
+  void NameAnswer(Client& client, const coordinator::Output& output);
+  void GoOn(Client& client, const coordinator::Output& end);
   void RunNextStep();
   void TracePlan(const coordinator::StepPlan& plan);
   void Execute(coordinator::StepPlan plan);
@@ -143,6 +146,7 @@ class Simulation {
   std::vector<SimWorker> workers_;  // by rank
   coordinator::StepPlan sent_;      // the step in flight
   TimeUs step_deadline_ = 0;
+  uint64_t turns_ = 0;
   bool end_expected_ = false;   // a fault of this engine ends it
   bool engine_ending_ = false;  // until the next one is ready
 

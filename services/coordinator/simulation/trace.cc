@@ -29,6 +29,11 @@ std::string What(const TraceEvent& e) {
       return absl::StrCat("  close seq ", e.a);
     case Kind::kOpen:
       return absl::StrCat("  open seq ", e.a, " in slot ", e.b, ", seed ", e.c);
+    case Kind::kResume:
+      return absl::StrCat("  seq ", e.a, " begins behind ", e.b, " tokens from snapshot ", e.c);
+    case Kind::kCommit:
+      if (e.b == 0) return absl::StrCat("  seq ", e.a, " commits");
+      return absl::StrCat("  seq ", e.a, " commits, snapshot ", e.c, " at ", e.b);
     case Kind::kPlan:
       if (e.step == 0) return "no step, closes alone";
       return absl::StrFormat("step %d: %d rows, %d tokens, hash %016x", e.step, e.a, e.b, e.c);

@@ -21,8 +21,10 @@ struct TraceEvent {
     kTruncate,   // who = request, a = tokens kept
     kClose,      // a = seq_uid
     kOpen,       // a = seq_uid, b = slot, c = seed
+    kResume,     // a = seq_uid, b = tokens, c = snapshot
+    kCommit,     // step, a = seq_uid, b = export at, c = snapshot
     kPlan,       // step, a = rows, b = tokens, c = plan hash
-    kRow,        // step, a = seq_uid, b = position, c = tokens, note = kind
+    kRow,        // step, a = seq_uid, b = position, c = tokens, note = kind and exports
     kFault,      // step, a = rank, note = which
     kAnswer,     // step, a = rank, b = agreement hash, note = what the collector said
     kAdmitted,   // who = request

@@ -23,23 +23,12 @@ CoreConfig CacheConfig() {
   return config;
 }
 
-// Names the units of a prompt by a chain of hashes, as the coordinator's own keys do.
-void NameUnits(Request& request) {
-  uint64_t state = 7;
-  for (size_t i = 0; i + kUnit <= request.prompt_ids.size(); i += kUnit) {
-    for (size_t at = i; at < i + kUnit; ++at) {
-      state = quartet::testing::HashChainAbsorb(state, request.prompt_ids[at]);
-    }
-    request.unit_keys.push_back({.high = state, .low = i});
-  }
-}
-
 Request Ask(std::vector<int32_t> prompt, uint32_t max_tokens, uint64_t seed = 1) {
   Request request;
   request.prompt_ids = std::move(prompt);
   request.max_tokens = max_tokens;
   request.sampling.seed = seed;
-  NameUnits(request);
+  CoreHarness::NameUnits(request);
   return request;
 }
 
@@ -149,16 +138,6 @@ TEST_F(CoreCacheTest, O1_ASnapshotIsPublishedOnlyForWhatItHasAbsorbed) {
   }
 }
 
-TEST_F(CoreCacheTest, O5_WhatWasSaidIsNotCached) {
-  const Request request = Ask(Prompt(0, 500, 1), 600);
-  Run(request);
-  // The next turn holds the whole answer; only the prompt's unit is there.
-  std::vector<int32_t> text = request.prompt_ids;
-  const std::vector<int32_t> answer = harness.Alone(request, 600);
-  text.insert(text.end(), answer.begin(), answer.end());
-  EXPECT_EQ(Run(Ask(text, 4)), 256u);
-}
-
 TEST_F(CoreCacheTest, O9_ACancelledPrefillLeavesItsUnitsAndNothingElse) {
   const Request request = Ask(Prompt(0, 12000, 1), 4);
   const uint64_t id = harness.MustSubmit(request);
@@ -177,6 +156,7 @@ TEST_F(CoreCacheTest, WithoutKeysOrWithPromptLogProbabilitiesTheCacheIsLeftAlone
   Request request = Ask(Prompt(0, 1000, 1), 4);
   Request plain = request;
   plain.unit_keys.clear();
+  plain.cache_root = {};
   EXPECT_EQ(Run(plain), 0u);
   EXPECT_EQ(harness.core.GetLedger().cached_pages, 0u);
   Run(request);

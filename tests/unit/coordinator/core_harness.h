@@ -16,7 +16,8 @@
 namespace quartet::coordinator {
 
 // A core with the hash-chain model behind it and a clock that moves 1 ms per step. Checks the
-// invariants and the workers' contract after everything that happens.
+// invariants and the workers' contract after everything that happens, and names the units of texts
+// as the coordinator's engine does.
 class CoreHarness {
  public:
   struct Told {  // what one request was told
@@ -28,14 +29,15 @@ class CoreHarness {
   };
 
   explicit CoreHarness(const CoreConfig& config,
-                       std::optional<quartet::testing::TokenRule> rule = std::nullopt)
+                       std::optional<quartet::testing::TokenRule> rule = std::nullopt,
+                       quartet::testing::DraftRule drafts = quartet::testing::HashChainDrafts(70))
       : core(config),
         rule(rule.has_value()
                  ? *rule
                  : quartet::testing::HashChainRule(static_cast<int32_t>(config.vocab_size))),
         workers({config.epoch, config.slots, config.pages, config.page_tokens,
                  config.max_num_batched_tokens, config.max_model_len, config.snapshots},
-                this->rule) {}
+                this->rule, std::move(drafts)) {}
 
   static CoreConfig Config() {
     CoreConfig config;
@@ -66,8 +68,32 @@ class CoreHarness {
     return request;
   }
 
+  // A chain of hashes names the units of 256 tokens of a text.
+  struct Names {
+    static constexpr size_t kUnit = 256;
+    uint64_t state = 7;
+    uint64_t n_tokens = 0;
+
+    std::vector<UnitKey> Append(const std::vector<int32_t>& tokens) {
+      std::vector<UnitKey> keys;
+      for (const int32_t token : tokens) {
+        state = quartet::testing::HashChainAbsorb(state, token);
+        if (++n_tokens % kUnit == 0) keys.push_back({.high = state, .low = n_tokens});
+      }
+      return keys;
+    }
+  };
+  // Makes it a request that uses the prefix cache.
+  static void NameUnits(Request& request) {
+    request.cache_root = {.high = 9, .low = 9};
+    request.unit_keys = Names().Append(request.prompt_ids);
+  }
+
   SubmitOutcome Submit(Request request) {
+    std::optional<Names> name;
+    if (request.has_keys()) name.emplace().Append(request.prompt_ids);
     SubmitOutcome outcome = core.OnSubmit(std::move(request), now);
+    if (name.has_value()) names[outcome.id] = *name;
     Drain();
     return outcome;
   }
@@ -97,7 +123,7 @@ class CoreHarness {
       workers.Close(close);
     }
     for (const SequenceOpen& open : plan->opens) workers.Open(ToProto(open));
-    if (!plan->rows.empty()) {
+    if (plan->is_step()) {
       StepCollector collector(1);
       collector.Begin(plan->epoch, plan->step_id);
       pending = collector.Add(ToAnswer(workers.Run(ToProto(*plan), 0), 0)).outcome;
@@ -135,6 +161,9 @@ class CoreHarness {
         case Output::Kind::kTokens:
           EXPECT_EQ(to.admitted, 1);
           to.tokens.insert(to.tokens.end(), output.tokens.begin(), output.tokens.end());
+          if (auto name = names.find(output.id); name != names.end()) {
+            core.OnUnitKeys(output.id, name->second.Append(output.tokens));
+          }
           to.logprobs.insert(to.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
           to.prompt_logprobs.insert(to.prompt_logprobs.end(), output.prompt_logprobs.begin(),
                                     output.prompt_logprobs.end());
@@ -159,6 +188,7 @@ class CoreHarness {
   quartet::testing::TokenRule rule;
   quartet::testing::HashChainExecutor workers;
   std::map<uint64_t, Told> told;
+  std::map<uint64_t, Names> names;
   std::optional<StepOutcome> pending;
   TimeUs now = 1000000;
 };

@@ -779,6 +779,9 @@ TEST(CorePlanHash, ChangesWithEverythingThatARankActsOn) {
   EXPECT_TRUE(differs([](StepPlan& p) { p.rows[0].sample = true; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.rows[0].position = 1; }));
   EXPECT_TRUE(differs([](StepPlan& p) { p.rows.push_back(p.rows[0]); }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.rows[0].draft_tokens = 1; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.rows[0].draft_chain = 1; }));
+  EXPECT_TRUE(differs([](StepPlan& p) { p.commits = {{.seq_uid = 5}}; }));
   EXPECT_FALSE(differs([](StepPlan& p) { p.deadline_ms = 9; }));
 }
 

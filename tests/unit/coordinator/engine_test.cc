@@ -249,6 +249,50 @@ TEST(Engine, LogprobsOfPromptAndAnswerComeWithTheTokens) {
   EXPECT_EQ(prompt_logprobs, 699);
 }
 
+// Drafts and the prefix cache, with names of units from libcrypto: the next turn of a conversation
+// begins behind the last unit of what was said before.
+TEST(Engine, TheNextTurnBeginsBehindTheAnswerAndDraftsAreCounted) {
+  EngineHarness harness(EngineHarness::Options(2));
+  for (int rank = 0; rank < 2; ++rank) {
+    auto options = harness.WorkerOptions();
+    options.snapshot_bytes = 1 << 10;
+    options.num_mtp_layers = 1;
+    harness.AddWorker(options);
+  }
+  ASSERT_TRUE(harness.AwaitReason(""));
+  v1::Submit submit = EngineHarness::Ask(1, 300, 400);
+  Call first(harness.stub.get(), submit);
+  ASSERT_TRUE(first.ReadToEnd().ok());
+  EXPECT_EQ(first.tokens, EngineHarness::Alone(submit, 400));
+  EXPECT_EQ(first.finished->cached_tokens(), 0u);
+
+  submit.mutable_prompt_ids()->Add(first.tokens.begin(), first.tokens.end());
+  for (int i = 0; i < 50; ++i) submit.add_prompt_ids(i);
+  submit.set_max_tokens(20);
+  Call second(harness.stub.get(), submit);
+  ASSERT_TRUE(second.ReadToEnd().ok());
+  EXPECT_EQ(second.tokens, EngineHarness::Alone(submit, 20));
+  EXPECT_EQ(second.finished->cached_tokens(), 512u);
+
+  const auto count = [&harness](const std::string& name, const std::string& labels = "") {
+    return harness
+        .Metric(absl::StrCat("vllm:spec_decode_num_", name,
+                             "_total{engine=\"0\",model_name=", "\"hash-chain\"", labels, "}"))
+        .value_or(-1);
+  };
+  const double accepted = count("accepted_tokens");
+  EXPECT_GT(accepted, 100);
+  EXPECT_LT(accepted, 418) << "a token of each answer is drawn behind its prompt";
+  EXPECT_GE(count("draft_tokens"), accepted);
+  EXPECT_LE(count("drafts") + accepted, 418) << "a window says one token more than its drafts";
+  double by_place = 0;
+  for (int place = 0; place < 3; ++place) {
+    by_place += count("accepted_tokens_per_pos", absl::StrCat(",position=\"", place, "\""));
+  }
+  EXPECT_EQ(by_place, accepted);
+  for (const auto& worker : harness.workers) EXPECT_EQ(worker->violation(), "");
+}
+
 TEST(Engine, AClientThatDoesNotReadIsCancelled) {
   EngineOptions options = EngineHarness::Options(1);
   options.stream_buffer_bytes = 512;

@@ -116,6 +116,25 @@ TEST(UnitKeys, OfASequenceThatGrowsAreThoseOfTheWhole) {
   }
 }
 
+TEST(UnitChain, InAnyPiecesNamesTheUnitsOfTheWhole) {
+  std::mt19937_64 random(4);
+  const std::vector<ImageSpan> images = {{Digest(random), 100, 400}};
+  const std::vector<int32_t> text = TextWithImages(3000, images);
+  const std::vector<UnitKey> whole = Keys(text, images);
+  for (const size_t prompt : {0, 1, 255, 256, 257, 600, 2999}) {
+    const auto known = std::span(text).first(prompt);
+    std::vector<UnitKey> keys = UnitKeys(Root(), known, images).value();
+    UnitChain chain(Root(), keys, known, images);
+    for (size_t at = prompt; at < text.size();) {
+      const size_t piece = std::min<size_t>(1 + random() % 300, text.size() - at);
+      const std::vector<UnitKey> more = chain.Append(std::span(text).subspan(at, piece)).value();
+      keys.insert(keys.end(), more.begin(), more.end());
+      at += piece;
+    }
+    EXPECT_EQ(keys, whole) << "a prompt of " << prompt;
+  }
+}
+
 TEST(UnitKeys, EachPartOfTheDomainCountsAndStaysWhereItIs) {
   std::set<UnitKey> roots;
   roots.insert(Root());
