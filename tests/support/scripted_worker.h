@@ -31,7 +31,6 @@ class ScriptedWorker {
     uint64_t budget_bytes = uint64_t{1} << 30;
     uint64_t snapshot_bytes = 0;  // 0 = keeps none
     uint64_t weight_bytes = 1 << 20;
-    uint64_t snapshot_bytes = 0;  // 0 = it takes none
     uint32_t num_mtp_layers = 0;  // 0 = it makes no drafts
     TokenRule rule;               // empty: HashChainRule(vocab_size)
 

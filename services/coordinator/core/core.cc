@@ -67,11 +67,7 @@ std::string ConfigError(const CoreConfig& config) {
 }
 
 Core::Core(const CoreConfig& config)
-    : config_(config),
-      slots_(config.slots),
-      pages_(config.pages),
-      snapshots_(config.snapshots),
-      snapshot_policy_(config.snapshot_policy) {
+    : config_(config), slots_(config.slots), pages_(config.pages), snapshots_(config.snapshots) {
   assert(ConfigError(config).empty());
   if (config.snapshots > 0) {
     index_.emplace(PrefixIndexConfig{.unit_tokens = config.page_tokens,

@@ -95,8 +95,7 @@ class MetricsLedger : public ::testing::Test {
   void Note(const v1::Submit& submit, const Call& call, const std::string& reason) {
     ++seen_.ends[reason];
     ++seen_.admitted;
-    // A prompt below a unit is not looked for.
-    if (submit.prompt_ids_size() >= 256) seen_.queried_tokens += submit.prompt_ids_size();
+    seen_.queried_tokens += submit.prompt_ids_size();
     seen_.tokens += call.tokens.size();
     if (!call.tokens.empty()) {
       ++seen_.first_tokens;
@@ -171,7 +170,16 @@ void MetricsLedger::Compare() {
       {WithModel("vllm:generation_tokens_total"), number(seen_.tokens)},
       {WithModel("vllm:prefix_cache_queries_total"), number(seen_.queried_tokens)},
       {WithModel("vllm:prefix_cache_hits_total"), number(seen_.hit_tokens)},
+      {WithModel("vllm:spec_decode_num_drafts_total"), number(ledger.spec_drafts)},
+      {WithModel("vllm:spec_decode_num_draft_tokens_total"), number(ledger.spec_draft_tokens)},
+      {WithModel("vllm:spec_decode_num_accepted_tokens_total"),
+       number(ledger.spec_accepted_tokens)},
   };
+  for (size_t place = 0; place < ledger.spec_accepted_at.size(); ++place) {
+    want[absl::StrCat("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                      R"({engine="0",model_name="hash-chain",position=")", place, R"("})")] =
+        number(ledger.spec_accepted_at[place]);
+  }
   for (const auto& [reason, count] : seen_.ends) {
     want[absl::StrCat(R"(vllm:request_success_total{engine="0",finished_reason=")", reason,
                       R"(",model_name="hash-chain"})")] = number(count);
