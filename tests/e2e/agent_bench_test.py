@@ -32,6 +32,6 @@ def test_every_turn_begins_where_the_one_before_it_was():
     for turn in coarse["turns"][1:]:
         assert turn["cached_tokens"] % BLOCK == 0
         assert turn["shared_tokens"] - turn["cached_tokens"] < BLOCK + 32
-    assert fine["reused_unit_share"] > coarse["reused_unit_share"]
+    assert fine["reused_unit_share"] >= 0.99 > coarse["reused_unit_share"]
     # A prompt below a block: 300 tokens find 256 when they come again.
     assert (fine["short_cached_tokens"], coarse["short_cached_tokens"]) == (UNIT, 0)
