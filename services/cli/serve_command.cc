@@ -39,6 +39,12 @@ struct ServeFlags {
   std::optional<int> max_model_len;
   std::optional<int> max_num_batched_tokens;
   std::optional<int> prefill_chunk;
+  std::optional<int> prefill_quantum_ms;
+  std::optional<double> min_decode_share;
+  std::optional<int> max_overtakes;
+  std::optional<int> max_wait_s;
+  std::optional<int> queue_timeout_s;
+  std::optional<int> total_timeout_s;
   bool prefix_caching = true;
   std::optional<std::string> snapshot_policy;
   std::optional<int> num_speculative_tokens;
@@ -94,6 +100,12 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(coordinator.argv, "--max-model-len", flags.max_model_len);
   Append(coordinator.argv, "--max-num-batched-tokens", flags.max_num_batched_tokens);
   Append(coordinator.argv, "--prefill-chunk", flags.prefill_chunk);
+  Append(coordinator.argv, "--prefill-quantum-ms", flags.prefill_quantum_ms);
+  Append(coordinator.argv, "--min-decode-share", flags.min_decode_share);
+  Append(coordinator.argv, "--max-overtakes", flags.max_overtakes);
+  Append(coordinator.argv, "--max-wait-s", flags.max_wait_s);
+  Append(coordinator.argv, "--queue-timeout-s", flags.queue_timeout_s);
+  Append(coordinator.argv, "--total-timeout-s", flags.total_timeout_s);
   if (!flags.prefix_caching) Extend(coordinator.argv, {"--no-prefix-caching"});
   Append(coordinator.argv, "--snapshot-policy", flags.snapshot_policy);
   Append(coordinator.argv, "--num-speculative-tokens", flags.num_speculative_tokens);
@@ -221,6 +233,14 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--max-model-len", flags->max_model_len, "Longest context, in tokens");
   add("--max-num-batched-tokens", flags->max_num_batched_tokens, "Tokens in one step");
   add("--prefill-chunk", flags->prefill_chunk, "Longest piece of a prompt in one step, in tokens");
+  add("--prefill-quantum-ms", flags->prefill_quantum_ms,
+      "Longest step that computes prompts while others decode; 0: any");
+  add("--min-decode-share", flags->min_decode_share,
+      "Share of the time for steps without prompts while others decode, 0 to below 1");
+  add("--max-overtakes", flags->max_overtakes, "How often shorter prompts may pass one");
+  add("--max-wait-s", flags->max_wait_s, "A prompt that waited so long is not passed any more");
+  add("--queue-timeout-s", flags->queue_timeout_s, "Longest wait for a place; 0: for ever");
+  add("--total-timeout-s", flags->total_timeout_s, "Longest time of a whole request; 0: for ever");
   serve
       ->add_flag("!--no-prefix-caching", flags->prefix_caching,
                  "Compute every prompt from its first token on")

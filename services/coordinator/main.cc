@@ -80,7 +80,11 @@ std::string LimitsLine(const Flags& flags) {
       " spec_sampling=", options.spec_sampling,
       " max_queued_requests=", options.max_queued_requests,
       " max_queued_tokens=", options.max_queued_tokens,
-      " step_deadline_ms=", options.step_deadline_ms, " flight_dir=", options.flight_dir,
+      " step_deadline_ms=", options.step_deadline_ms,
+      " prefill_quantum_ms=", options.prefill_quantum_ms,
+      " min_decode_share=", options.min_decode_share, " max_overtakes=", options.max_overtakes,
+      " max_wait_s=", options.max_wait_s, " queue_timeout_s=", options.queue_timeout_s,
+      " total_timeout_s=", options.total_timeout_s, " flight_dir=", options.flight_dir,
       " flight_mib=", options.flight_mib, " stream_buffer_bytes=", options.stream_buffer_bytes,
       " slow_client_timeout_ms=", options.slow_client_timeout_ms,
       " client_streams=", options.max_client_streams(), " workers=", options.max_workers,
@@ -186,6 +190,17 @@ int Main(int argc, char** argv) {
   option("--max-num-batched-tokens", engine.max_num_batched_tokens, "tokens of one step");
   option("--prefill-chunk", engine.prefill_chunk,
          "most prompt tokens of one sequence in a step, a multiple of 64; 0 = the token budget");
+  option("--prefill-quantum-ms", engine.prefill_quantum_ms,
+         "how long a step may take that computes prompts while others decode; 0 = any time");
+  option("--min-decode-share", engine.min_decode_share,
+         "share of the time that belongs to steps without prompts while sequences decode");
+  option("--max-overtakes", engine.max_overtakes,
+         "how often shorter prompts of the same key may pass a prompt");
+  option("--max-wait-s", engine.max_wait_s, "a prompt that waited so long is not passed any more");
+  option("--queue-timeout-s", engine.queue_timeout_s,
+         "how long a request may wait for its place; 0 = for ever");
+  option("--total-timeout-s", engine.total_timeout_s,
+         "how long a request may take as a whole; 0 = for ever");
   option("--max-queued-requests", engine.max_queued_requests, "requests that may wait");
   option("--max-queued-tokens", engine.max_queued_tokens, "prompt tokens that may wait");
   option("--segment-folder", engine.segment_folder,

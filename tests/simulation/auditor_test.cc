@@ -77,7 +77,7 @@ class AuditorTest : public ::testing::Test {
   uint32_t next_page_ = 0;
 };
 
-TEST_F(AuditorTest, I9AnAdmittedPromptWithoutARowForNineSteps) {
+TEST_F(AuditorTest, I9AnAdmittedPromptWithoutARowInEightPlans) {
   Submit(1, 4000);
   Submit(2, 4000);
   StepPlan both = Chunk(1, 0, 64);
@@ -87,10 +87,11 @@ TEST_F(AuditorTest, I9AnAdmittedPromptWithoutARowForNineSteps) {
   both.rows.push_back(other.rows[0]);
   Run(both);
   uint32_t position = 64;
-  for (int i = 0; i < 8; ++i, position += 64) Run(Chunk(1, position, 64));
-  EXPECT_EQ(auditor_.violation(), "") << "eight are allowed";
+  for (int i = 0; i < 7; ++i, position += 64) Run(Chunk(1, position, 64));
+  EXPECT_EQ(auditor_.violation(), "") << "seven are allowed";
   Run(Chunk(1, position, 64));
-  EXPECT_THAT(auditor_.violation(), HasSubstr("I9: request 2 has no row for 9 steps"));
+  EXPECT_THAT(auditor_.violation(),
+              HasSubstr("I9: request 2 is admitted and has no row in 8 plans"));
 }
 
 TEST_F(AuditorTest, I10MoreTokensThanTheBudget) {
@@ -175,6 +176,29 @@ TEST_F(AuditorTest, I13AnOpenForARequestThatIsOpenAlready) {
 TEST_F(AuditorTest, ARefusalWithRoomInTheQueueIsFound) {
   auditor_.OnSubmit(MakeRequest(1, 5, 5, 1000), {SubmitOutcome::Kind::kQueueFull, 0, "full"});
   EXPECT_THAT(auditor_.violation(), HasSubstr("a request was refused with 0 waiting"));
+}
+
+TEST_F(AuditorTest, ARefusalForADeadlineThatTheRequestDoesNotHaveIsFound) {
+  Request request = MakeRequest(1, 5, 5, 1000);
+  request.total_deadline_ms = 100;
+  auditor_.OnSubmit(request, {SubmitOutcome::Kind::kTooLate, 0, "late"});
+  EXPECT_EQ(auditor_.violation(), "");
+  request.total_deadline_ms = 0;
+  auditor_.OnSubmit(request, {SubmitOutcome::Kind::kTooLate, 0, "late"});
+  EXPECT_THAT(auditor_.violation(), HasSubstr("a request was refused with 0 waiting"));
+}
+
+TEST_F(AuditorTest, I8ARequestThatExpiresBeforeItsDeadline) {
+  requests_[1] = MakeRequest(1, 5, 10, 1000);
+  requests_[1].total_deadline_ms = 100;
+  auditor_.OnSubmit(requests_[1], {SubmitOutcome::Kind::kAccepted, 1, ""});
+  Output output;
+  output.id = 1;
+  output.kind = Output::Kind::kExpired;
+  output.prompt_tokens = 5;
+  output.times.submitted = 1000;
+  auditor_.OnOutput(output, 100999);
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I8: request 1 ends for a deadline"));
 }
 
 TEST_F(AuditorTest, AnAcceptanceBeyondTheQueuesLimitIsFound) {

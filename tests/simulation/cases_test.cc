@@ -128,6 +128,25 @@ TEST_P(O3, APromptBesideFourStreamsGoesOnInEveryStep) {
   EXPECT_EQ(run.clients[4]->end->reason, coordinator::FinishReason::kLength);
 }
 
+// A time budget that holds no chunk at all.
+TEST(O3Time, APromptBesideFourStreamsGoesOnHoweverShortTheQuantumIs) {
+  Scenario scenario = SmallEngine();
+  scenario.config.slots = 5;
+  scenario.config.pages = 80;
+  scenario.config.max_model_len = 8192;
+  scenario.config.max_num_batched_tokens = 512;
+  scenario.config.prefill_quantum_ms = 1;
+  std::vector<ClientScript> clients;
+  for (uint64_t seed = 1; seed <= 4; ++seed) clients.push_back(Patient(seed, 20, 400));
+  clients.push_back(Patient(5, 5000, 1, 100000));
+  scenario.next_client = Clients(clients);
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  const std::vector<uint64_t> steps = StepsWithRow(run, run.SeqOf(5));
+  EXPECT_EQ(steps.back() - steps.front() + 1, steps.size()) << "a step went by without it";
+  EXPECT_EQ(steps.size(), (5000u + 63) / 64);
+}
+
 INSTANTIATE_TEST_SUITE_P(Budgets, O3, ::testing::Values(68, 69, 131, 132, 304, 512));
 
 // ---- O4: a shared prefix, with and without drafts -----------------------------------------------
@@ -272,36 +291,63 @@ TEST(O9, InDecodeItCostsAtMostOneFurtherStepAndHarmsNobody) {
   EXPECT_THAT(run.clients[0]->tokens, ElementsAreArray(AloneText(model, neighbour, 60)));
 }
 
+TEST(O9, WhoDoesNotReadIsPausedAndHarmsNobodyAndIsEndedWhenThatLasts) {
+  Scenario scenario = SmallEngine();
+  scenario.slow_client_tokens = 20;
+  scenario.slow_client_us = 3000000;
+  ClientScript slow = Patient(1, 100, 300);
+  slow.read_us = 30000;
+  ClientScript dead = Patient(2, 100, 3000);
+  dead.read_us = 100000000;
+  const ClientScript brisk = Patient(3, 100, 200);
+  scenario.next_client = Clients({slow, dead, brisk});
+  const HashModel model = scenario.model;
+  const ScriptedRun run = RunScript(std::move(scenario));
+  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  EXPECT_GT(run.result.tally.pauses, 5u);
+  EXPECT_THAT(run.clients[0]->tokens, ElementsAreArray(AloneText(model, slow, 300)));
+  EXPECT_EQ(run.clients[1]->end->kind, Output::Kind::kCancelled);
+  EXPECT_LT(run.clients[1]->tokens.size(), 30u);
+  EXPECT_THAT(run.clients[2]->tokens, ElementsAreArray(AloneText(model, brisk, 200)));
+  EXPECT_EQ(run.result.tally.cancelled_decode, 1u);
+}
+
 // ---- O10: prefill wins every step ---------------------------------------------------------------
 
-// Five minutes of an engine that reads 1,400 tokens of prompt in a second, with a step budget of
-// 512 tokens: that alone bounds the time of a step, and requests are admitted in order of arrival.
-// So these are the parts of the case that do not ask for a budget of time, nor for a short prompt
-// to overtake the long ones before it.
+// Three streams on an engine that reads 1,400 tokens of prompt in a second, and for five minutes
+// prompts of 5,000 tokens that come faster than it reads them beside the streams; in the middle a
+// short one.
 class O10 : public ::testing::Test {
  protected:
-  static constexpr TimeUs kMinutes = 60000000;
+  static constexpr TimeUs kSecond = 1000000;
+  static constexpr TimeUs kMinute = 60 * kSecond;
   static constexpr uint64_t kShort = 1000;
+  static constexpr TimeUs kDecodeStepUs = 22000;
+  static constexpr TimeUs kQuantumUs = 300000;
 
   static Scenario Overload() {
     Scenario scenario = SmallEngine();
+    scenario.config.slots = 8;
     scenario.config.max_model_len = 8192;
-    scenario.config.pages = 128;
-    scenario.config.max_num_batched_tokens = 512;
-    scenario.config.max_queued_requests = 8;
+    scenario.config.pages = 256;
+    scenario.config.max_num_batched_tokens = 4096;
+    scenario.config.max_queued_requests = 4;
+    scenario.config.prefill_quantum_ms = 300;
+    scenario.config.min_decode_share = 0.5;
     scenario.cost = {.step_us = 20000, .row_us = 500, .token_ns = 714000, .context_ns = 0};
 
     std::vector<ClientScript> clients;
-    for (uint64_t seed = 1; seed <= 3; ++seed) clients.push_back(Patient(seed, 64, 2000));
-    // Beside three streams a step has room for 448 tokens of a prompt, and takes 343 ms with them.
-    const uint64_t capacity_us = 5000 / 448 * 343000;
+    for (uint64_t seed = 1; seed <= 3; ++seed) clients.push_back(Patient(seed, 64, 8000));
+    // Beside the streams a step has 384 tokens of a prompt, takes 296 ms, and is followed by as
+    // much time for decoding.
+    const uint64_t capacity_us = uint64_t{5000} * 592000 / 384;
     Random random(10, 0);
     TimeUs time = 0;
-    for (uint64_t seed = 10; time < 5 * kMinutes; ++seed) {
+    for (uint64_t seed = 10; time < 5 * kMinute; ++seed) {
       const TimeUs gap = static_cast<TimeUs>(random.Gap(capacity_us * 100 / 120));
-      if (time < kMinutes / 2 && time + gap >= kMinutes / 2) {
-        clients.push_back(Patient(kShort, 200, 1, kMinutes / 2 - time));
-        clients.push_back(Patient(seed, 5000, 1, time + gap - kMinutes / 2));
+      if (time < 5 * kMinute / 2 && time + gap >= 5 * kMinute / 2) {
+        clients.push_back(Patient(kShort, 200, 1, 5 * kMinute / 2 - time));
+        clients.push_back(Patient(seed, 5000, 1, time + gap - 5 * kMinute / 2));
       } else {
         clients.push_back(Patient(seed, 5000, 1, gap));
       }
@@ -310,47 +356,79 @@ class O10 : public ::testing::Test {
     scenario.next_client = Clients(std::move(clients));
     return scenario;
   }
+
+  void Run(Scenario scenario) {
+    run_ = RunScript(std::move(scenario), 20000);
+    ASSERT_TRUE(run_.result.ok()) << DescribeFailure(0, run_.result);
+    const auto brief = std::find_if(run_.clients.begin(), run_.clients.end(),
+                                    [](const auto& client) { return client->seed == kShort; });
+    ASSERT_NE(brief, run_.clients.end());
+    ASSERT_THAT((*brief)->token_times, SizeIs(1)) << "it was refused";
+    brief_ = brief->get();
+  }
+
+  ScriptedRun run_;
+  const ClientRecord* brief_ = nullptr;
 };
 
 TEST_F(O10, StreamsGoOnWhilePromptsComeFasterThanTheyCanBeRead) {
-  const ScriptedRun run = RunScript(Overload());
-  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
+  Run(Overload());
   std::vector<TimeUs> gaps;
   for (int stream = 0; stream < 3; ++stream) {
-    const std::vector<TimeUs>& times = run.clients[stream]->token_times;
+    const std::vector<TimeUs>& times = run_.clients[stream]->token_times;
     for (size_t i = 1; i < times.size(); ++i) gaps.push_back(times[i] - times[i - 1]);
   }
-  ASSERT_GT(gaps.size(), 2000u);
+  ASSERT_GT(gaps.size(), 20000u);
   std::sort(gaps.begin(), gaps.end());
-  EXPECT_LE(gaps[gaps.size() * 99 / 100], 400000) << "p99 of the time between tokens, in us";
+  EXPECT_LE(gaps[gaps.size() * 99 / 100], kQuantumUs + 2 * kDecodeStepUs);
+  EXPECT_GE(gaps.back(), kQuantumUs * 9 / 10) << "prompts did not use their time";
 }
 
-TEST_F(O10, WhatIsTooMuchWaitsAndIsThenRefused) {
-  const ScriptedRun run = RunScript(Overload());
-  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
-  const auto refused = std::count_if(run.clients.begin(), run.clients.end(),
-                                     [](const auto& client) { return client->refused; });
-  EXPECT_GT(refused, 5);
-  EXPECT_LT(refused, static_cast<int>(run.clients.size()) / 3);
-  for (const TraceEvent& event : run.Of(Kind::kRefuse)) {
+TEST_F(O10, WhatIsTooMuchWaitsAndIsThenRefusedUntilTheWorkBeforeItIsDone) {
+  Run(Overload());
+  size_t refused = 0;
+  for (const auto& client : run_.clients) {
+    if (!client->refused) continue;
+    ++refused;
+    // What was before it: all that were let in and had no token yet.
+    TimeUs done = client->submitted;
+    for (const auto& other : run_.clients) {
+      if (!other->refused && other->submitted < client->submitted) {
+        done = std::max(done, other->token_times.front());
+      }
+    }
+    const auto drain_s = static_cast<double>(done - client->submitted) / kSecond;
+    if (drain_s < 5) continue;
+    EXPECT_NEAR(client->retry_after_ms / 1000.0, drain_s, 0.5 * drain_s);
+  }
+  EXPECT_GE(refused, 4u);
+  EXPECT_LT(refused, run_.clients.size() / 3);
+  for (const TraceEvent& event : run_.Of(Kind::kRefuse)) {
     EXPECT_THAT(event.note, HasSubstr("the queue is full"));
   }
 }
 
-TEST_F(O10, AShortPromptIsAnsweredBeforeAllThatCameAfterIt) {
-  const ScriptedRun run = RunScript(Overload());
-  ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
-  const auto brief = std::find_if(run.clients.begin(), run.clients.end(),
-                                  [](const auto& client) { return client->seed == kShort; });
-  ASSERT_NE(brief, run.clients.end());
-  ASSERT_THAT((*brief)->token_times, SizeIs(1)) << "it was refused";
+TEST_F(O10, AShortPromptIsAnsweredBeforeLongOnesThatHaveNotWaitedTheirTime) {
+  Run(Overload());
   size_t later = 0;
-  for (auto client = brief + 1; client != run.clients.end(); ++client) {
-    if ((*client)->token_times.empty()) continue;
-    ++later;
-    EXPECT_LT((*brief)->token_times[0], (*client)->token_times[0]);
+  for (const auto& other : run_.clients) {
+    if (other->refused || other->seed < 10 || other.get() == brief_) continue;
+    const TimeUs first_token = other->token_times.front();
+    if (other->submitted > brief_->submitted) {
+      ++later;
+      EXPECT_LT(brief_->token_times[0], first_token);
+    } else if (first_token > brief_->submitted && first_token < brief_->token_times[0]) {
+      EXPECT_GE(first_token - other->submitted, 20 * kSecond) << "seed " << other->seed;
+    }
   }
-  EXPECT_GT(later, 30u);
+  EXPECT_GT(later, 10u);
+}
+
+TEST_F(O10, AShortPromptIsAnsweredFirstWhereNobodyBecomesUnovertakable) {
+  Scenario scenario = Overload();
+  scenario.config.max_wait_ms = 300000;
+  Run(std::move(scenario));
+  EXPECT_LE(brief_->token_times[0] - brief_->submitted, 3 * kQuantumUs);
 }
 
 // ---- O11: ranks that do not agree ---------------------------------------------------------------

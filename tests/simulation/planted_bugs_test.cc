@@ -288,6 +288,23 @@ const Bug kPlannerBugs[] = {
        };
      },
      "I9: request . decodes and has no row"},
+    {"LeavesPromptsOutForDecoders",
+     [](Scenario& s) {
+       s.bugs.plan = [](MaybePlan& plan) {
+         if (!plan.has_value() || plan->rows.empty() || !plan->rows[0].from_device) return;
+         std::erase_if(plan->rows, [](const PlanRow& row) { return !row.from_device; });
+       };
+     },
+     "I9: an admitted prompt waits, and 1 steps had no row"},
+    {"IsDeafToPause",
+     [](Scenario& s) {
+       ClientScript slow = Patient(1, 20, 100);
+       slow.read_us = 100000;
+       s.slow_client_tokens = 5;
+       s.next_client = Clients({slow});
+       s.bugs.deaf_to_pause = true;
+     },
+     "I9: its client does not read"},
     {"StopsPlanning",
      [](Scenario& s) {
        s.bugs.plan = [](MaybePlan& plan) {

@@ -65,7 +65,7 @@ TEST(Simulation, EndsByItselfAndNamesEveryStep) {
 TEST(Simulation, ARequestSaysTheSameInEveryEngine) {
   std::vector<ClientScript> clients;
   for (uint64_t seed = 1; seed <= 12; ++seed) {
-    clients.push_back(Patient(seed, static_cast<uint32_t>(seed * 83 % 700 + 1), 150, 20000));
+    clients.push_back(Patient(seed, static_cast<uint32_t>(seed * 83 % 700 + 1), 200, 20000));
   }
   uint64_t preemptions = 0;
   for (const uint32_t slots : {1u, 3u, 6u}) {
@@ -85,7 +85,7 @@ TEST(Simulation, ARequestSaysTheSameInEveryEngine) {
         ASSERT_TRUE(run.result.ok()) << DescribeFailure(0, run.result);
         preemptions += run.result.tally.preemptions;
         for (size_t i = 0; i < clients.size(); ++i) {
-          EXPECT_THAT(run.clients[i]->tokens, ElementsAreArray(AloneText(model, clients[i], 150)));
+          EXPECT_THAT(run.clients[i]->tokens, ElementsAreArray(AloneText(model, clients[i], 200)));
         }
       }
     }

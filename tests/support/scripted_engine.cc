@@ -99,6 +99,8 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       if (ok && !seen_ && request_.has_submit()) {
         seen_ = engine_->Note(request_.submit());
         engine_->PlayInThread(this, seen_);
+      } else if (ok && seen_ && request_.has_pause()) {
+        engine_->Paused(seen_, request_.pause().paused());
       } else if (ok && seen_) {
         engine_->Truncated(seen_, request_.truncate().n_tokens());
       } else if (seen_) {
@@ -187,6 +189,13 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     changed_.notify_all();
   }
 
+  void Paused(SeenSequence* seen, bool paused) {
+    std::lock_guard lock(mutex_);
+    seen->paused = paused;
+    seen->resumes += !paused;
+    changed_.notify_all();
+  }
+
   void Cancelled(SeenSequence* seen) {
     std::lock_guard lock(mutex_);
     if (!seen->ended) seen->cancelled = true;
@@ -208,6 +217,10 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     seen.top_k = submit.sampling().top_k();
     seen.seed = submit.sampling().seed();
     seen.cache_salt = submit.cache_salt();
+    seen.fair_key = submit.fair_key();
+    seen.batch = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH;
+    seen.first_token_deadline_ms = submit.first_token_deadline_ms();
+    seen.total_deadline_ms = submit.total_deadline_ms();
     std::lock_guard lock(mutex_);
     seen_.push_back(std::move(seen));
     changed_.notify_all();
@@ -228,6 +241,11 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
   }
 
   grpc::Status Play(const SequenceScript& script, Stream* stream, SeenSequence* seen) {
+    if (script.retry_after_ms > 0) {
+      v1::EngineEvent rejected;
+      rejected.mutable_rejected()->set_retry_after_ms(script.retry_after_ms);
+      if (!stream->Write(rejected)) return Gone();
+    }
     if (!script.refusal.ok()) return End(seen, script.refusal);
     if (script.hold_admission && !Hold(seen)) return Gone();
     v1::EngineEvent admitted;

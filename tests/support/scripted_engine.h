@@ -30,9 +30,15 @@ struct SeenSequence {
   int32_t top_k = 0;
   uint64_t seed = 0;
   std::string cache_salt;
+  uint64_t fair_key = 0;
+  bool batch = false;
+  uint32_t first_token_deadline_ms = 0;
+  uint32_t total_deadline_ms = 0;
 
   size_t tokens_sent = 0;
   std::optional<uint32_t> truncated;
+  bool paused = false;  // as the gateway said last
+  int resumes = 0;
   bool cancelled = false;  // by the gateway, before the end
   bool ended = false;
 };
@@ -46,6 +52,7 @@ struct SequenceScript {
       false;  // start again when `ids` are used up, else finish as if an end token had come
   uint32_t cached_tokens = 0;
   absl::Status refusal;           // not OK: the call ends with it, without admission
+  uint32_t retry_after_ms = 0;    // said before a refusal; 0 = not
   bool hold_admission = false;    // wait for Release() before admitting
   std::optional<size_t> hold_at;  // wait for Release() before the token with this index
   std::optional<size_t> fail_at;  // end with `failure` before the token with this index

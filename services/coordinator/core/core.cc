@@ -62,12 +62,21 @@ std::string ConfigError(const CoreConfig& config) {
     return "num_speculative_tokens is " + Num(config.num_speculative_tokens) +
            "; workers make at most " + Num(kMaxDraftTokens) + " drafts in a step";
   }
+  if (!(config.min_decode_share >= 0 && config.min_decode_share < 1)) {
+    return "min_decode_share is " + std::to_string(config.min_decode_share) +
+           "; it must be from 0 to below 1";
+  }
   if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
   return "";
 }
 
 Core::Core(const CoreConfig& config)
-    : config_(config), slots_(config.slots), pages_(config.pages), snapshots_(config.snapshots) {
+    : config_(config),
+      queue_(config.max_overtakes, TimeUs{config.max_wait_ms} * 1000),
+      pacer_(config.prefill_quantum_ms, config.min_decode_share),
+      slots_(config.slots),
+      pages_(config.pages),
+      snapshots_(config.snapshots) {
   assert(ConfigError(config).empty());
   if (config.snapshots > 0) {
     index_.emplace(PrefixIndexConfig{.unit_tokens = config.page_tokens,
@@ -137,44 +146,6 @@ std::string Core::RequestError(const Request& request) const {
   return "";
 }
 
-SubmitOutcome Core::OnSubmit(Request request, TimeUs now) {
-  if (!admitting_) {
-    return {SubmitOutcome::Kind::kUnavailable, 0, "the engine takes no new requests"};
-  }
-  if (std::string error = RequestError(request); !error.empty()) {
-    return {SubmitOutcome::Kind::kInvalid, 0, std::move(error)};
-  }
-  if (queue_.size() >= config_.max_queued_requests) {
-    return {SubmitOutcome::Kind::kQueueFull, 0,
-            "the queue is full: " + Num(queue_.size()) + " requests wait, the limit is " +
-                Num(config_.max_queued_requests)};
-  }
-  const uint64_t prompt = request.prompt_ids.size();
-  // An empty queue takes any prompt that fits the context, else such a prompt would never run.
-  if (!queue_.empty() && queue_.tokens() + prompt > config_.max_queued_tokens) {
-    return {SubmitOutcome::Kind::kQueueFull, 0,
-            "the queue is full: " + Num(queue_.tokens()) + " prompt tokens wait, this prompt has " +
-                Num(prompt) + ", the limit is " + Num(config_.max_queued_tokens)};
-  }
-
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = next_id_++;
-  sequence->tokens = std::move(request.prompt_ids);
-  sequence->prompt_tokens = static_cast<uint32_t>(prompt);
-  sequence->max_tokens = request.max_tokens != 0
-                             ? request.max_tokens
-                             : config_.max_model_len - static_cast<uint32_t>(prompt);
-  sequence->request = std::move(request);
-  sequence->request.prompt_ids.clear();
-  sequence->draft_length = DraftLength(config_.num_speculative_tokens);
-  sequence->times.submitted = now;
-  queue_.Push({sequence->id, prompt});
-  ++counts_.accepted;
-  const uint64_t id = sequence->id;
-  sequences_.emplace(id, std::move(sequence));
-  return {SubmitOutcome::Kind::kAccepted, id, ""};
-}
-
 void Core::OnCancel(uint64_t id) {
   auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
@@ -184,6 +155,11 @@ void Core::OnCancel(uint64_t id) {
   ++counts_.cancelled;
   // Nobody takes back what it was told before.
   End(*found->second, std::move(output), static_cast<uint32_t>(found->second->tokens.size()));
+}
+
+void Core::OnPause(uint64_t id, bool paused) {
+  auto found = sequences_.find(id);
+  if (found != sequences_.end()) found->second->paused = paused;
 }
 
 Core::TruncateOutcome Core::OnTruncate(uint64_t id, uint32_t n_tokens) {
@@ -200,6 +176,8 @@ bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
     return false;
   }
   in_flight_step_ = 0;
+  clock_ = now;
+  pacer_.OnStep(in_flight_shape_, now - in_flight_since_);
   ObserveStep(now);
   FinishTurns(now);
   for (const InFlightRow& row : in_flight_) {
@@ -242,7 +220,7 @@ void Core::ObserveStep(TimeUs now) {
     if (row.kind == PlanRow::Kind::kPrefill) return;
     tokens += row.n_tokens;
   }
-  if (tokens > 0) decode_cost_.Observe(tokens, now - step_planned_);
+  if (tokens > 0) decode_cost_.Observe(tokens, now - in_flight_since_);
 }
 
 void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
@@ -291,7 +269,10 @@ void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs no
     sequence.state = SequenceState::kDecode;
     counts_.generated_tokens += output.tokens.size();
     output.previous_token = sequence.times.last_token;
-    if (sequence.times.first_token == 0) sequence.times.first_token = now;
+    if (sequence.times.first_token == 0) {
+      sequence.times.first_token = now;
+      output.expected_first_token = sequence.expected_first_token;
+    }
     sequence.times.last_token = now;
   }
   if (row.sample && !verified) sequence.draft_length.Observe(0, 0);
@@ -355,13 +336,13 @@ void Core::End(Sequence& sequence, Output output, uint32_t text_tokens) {
   output.cached_tokens = sequence.cached_tokens;
   output.times = sequence.times;
   outputs_.push_back(std::move(output));
+  queue_.Remove(sequence.id);
   const auto owned = sequences_.find(sequence.id);
+  if (sequence.admitted() && outputs_.back().kind == Output::Kind::kFinished) NoteService(sequence);
   if (sequence.state == SequenceState::kDecode && sequence.lease.active() && text_tokens > 0) {
     BeginClosing(std::move(owned->second), text_tokens);
   } else if (sequence.admitted()) {
     ReleasePlace(sequence);
-  } else {
-    queue_.Remove(sequence.id);
   }
   sequences_.erase(owned);
 }
@@ -404,6 +385,9 @@ Ledger Core::GetLedger() const {
   ledger.running = static_cast<uint32_t>(running_.size());
   ledger.waiting = static_cast<uint32_t>(queue_.size());
   ledger.waiting_tokens = queue_.tokens();
+  ledger.paused = static_cast<uint32_t>(std::count_if(
+      running_.begin(), running_.end(), [](const Sequence* sequence) { return sequence->paused; }));
+  ledger.overtakes = queue_.overtakes();
   ledger.slots_used = slots_.used();
   ledger.slots_size = slots_.size();
   ledger.pages_used = pages_.used();
@@ -460,6 +444,7 @@ std::string Core::CheckInvariants() const {
     const std::string name = "sequence " + Num(id);
     if (sequence.state == SequenceState::kQueued) {
       ++queued;
+      if (!queue_.waits(id)) return name + " waits and is not in the queue";
       if (!sequence.pages.empty()) return name + " waits and holds pages";
       continue;
     }
@@ -473,10 +458,9 @@ std::string Core::CheckInvariants() const {
         sequence.absorbed + 1 != sequence.tokens.size()) {
       return name + " decodes, but its last token is not the only one left to absorb";
     }
-    // Everybody gets a row in every step; the bound leaves room for fairer orders.
-    if (next_step_ - 1 - sequence.last_progress_step > slots_.size()) {
-      return name + " is admitted and made no progress for " +
-             Num(next_step_ - 1 - sequence.last_progress_step) + " steps";
+    if (queue_.IdlePlans(id).value_or(0) >= kProgressPlans) {
+      return name + " is admitted and had no row in " + Num(*queue_.IdlePlans(id)) +
+             " plans with rows of other prompts";
     }
   }
   for (const auto& closing : closing_) {
@@ -495,7 +479,7 @@ std::string Core::CheckInvariants() const {
   if (queued != queue_.size()) {
     return Num(queued) + " sequences wait, the queue holds " + Num(queue_.size());
   }
-  const uint64_t ended = counts_.finished + counts_.cancelled + counts_.failed;
+  const uint64_t ended = counts_.finished + counts_.cancelled + counts_.failed + counts_.expired;
   if (running_.size() + queue_.size() + ended != counts_.accepted) {
     return "running + waiting + ended is not the number of accepted requests";
   }

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "services/coordinator/core/fair_queue.h"
 #include "services/coordinator/core/free_pool.h"
+#include "services/coordinator/core/prefill_pacer.h"
 #include "services/coordinator/core/prefix_index.h"
-#include "services/coordinator/core/queue.h"
 #include "services/coordinator/core/sequence.h"
 #include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/speculation.h"
@@ -21,9 +22,9 @@ namespace quartet::coordinator {
 
 // Decides what the workers do next and what each request is told. Pure: it has no clock, thread or
 // socket, and its memory is bounded by the limits of its configuration. Time comes in as an
-// argument and only stamps outputs. Not thread safe: one thread owns it.
+// argument. Not thread safe: one thread owns it.
 //
-//   QUEUED -> PREFILL -> DECODE -> FINISHED | CANCELLED | FAILED
+//   QUEUED -> PREFILL -> DECODE -> FINISHED | CANCELLED | FAILED | EXPIRED
 //     ^----------+---------+ preempted, recomputed later
 //
 // Every accepted request gets exactly one terminal output, and its slot and pages are free again in
@@ -42,9 +43,11 @@ namespace quartet::coordinator {
 // step verifies them: its row says one token more than drafts are accepted. Drafts take what budget
 // and pages the others leave.
 //
-// Each step gives every decoding sequence its row first; what is left of the token budget goes to
-// chunks of prompts, and a queued request is admitted when there is a slot, room for all of its
-// tokens, and budget for its first chunk. When a sequence needs a page and none is free, the
+// Each step gives every decoding sequence its row first; what is left of the token budget and of
+// the time (prefill_pacer.h) goes to chunks of prompts in fair order (fair_queue.h), and a queued
+// request is admitted when it is its turn and there is a slot, room for all of its tokens, and
+// budget for its first chunk. While it waits for pages, others pass it only if they are through
+// before it could have them. When a sequence needs a page and none is free, the
 // youngest one gives up its place and is computed again later from prompt and sampled tokens.
 // Nothing of it is given out twice, and as the draw of a token depends on seed, choice and position
 // alone, its text does not change.
@@ -70,6 +73,15 @@ class Core {
   // Right after those tokens were taken out, also if the request ended with them. Nothing happens
   // if it is not known any more.
   void OnUnitKeys(uint64_t id, std::span<const UnitKey> keys);
+
+  // The client reads again, or does not: then its sequence keeps what it has but takes no part in
+  // steps behind its first token. Nothing happens if the request has ended already.
+  void OnPause(uint64_t id, bool paused);
+
+  // Ends requests whose deadline has passed.
+  void ExpireDeadlines(TimeUs now);
+  // The next deadline of all open requests.
+  std::optional<TimeUs> NextDeadline() const;
 
   // The next step, or closes alone (see StepPlan), or nothing to do. Nothing while a step is in
   // flight.
@@ -117,7 +129,6 @@ class Core {
   struct DraftRow {
     Sequence* sequence = nullptr;
     uint32_t n_tokens = 0;
-    uint32_t budget = 0;          // tokens of the step's budget that it takes
     uint32_t first_new_page = 0;  // index into the sequence's page table
     uint32_t drafts = 0;          // of n_tokens
     uint32_t chain = 0;           // drafts for the next step
@@ -125,18 +136,38 @@ class Core {
 
   std::string RequestError(const Request& request) const;
   uint32_t PagesFor(uint64_t tokens) const;
-  uint32_t ChunkSize(uint32_t remaining, uint32_t budget) const;
+  uint32_t ChunkSize(uint32_t remaining, uint32_t position) const;
   uint32_t CutChunk(const Sequence& sequence, uint32_t chunk) const;
 
   // Planning.
   void DraftDecodeRows();
-  void DraftPrefillRows();
-  void AdmitQueued(TimeUs now, std::vector<SequenceOpen>& opens);
+  void DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens);
+  const FairQueue::Prompt* NextPrompt();
+  uint32_t DraftChunk(Sequence& sequence);
+  Sequence* Blocked();
+  uint64_t PagesToAdmit(const Sequence& sequence) const;
+  uint32_t Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& opens);
   bool GrowPages(Sequence& sequence, uint64_t tokens);
-  void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t budget, uint32_t first_new_page);
+  void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page);
   void AddDrafts();
   uint32_t GrowPagesIfFree(Sequence& sequence, uint64_t tokens);
   PlanRow MakeRow(const DraftRow& draft, std::vector<Commit>& commits);
+
+  // Admission and what is expected of the future (core_admission.cc).
+  StepShape DecodeShape() const;
+  FairQueue::Prompt PromptOf(const Sequence& sequence) const;
+  double PrefillUs(uint64_t work, uint64_t prompts) const;
+  double WaitUs(const FairQueue::Ahead& ahead) const;
+  double AnswerUs(const Sequence& sequence, double token_us) const;
+  double ServiceUs(const Sequence& sequence) const;
+  double UsUntilFree(uint64_t pages, const Sequence& sequence) const;
+  uint32_t RetryAfterMs(const std::string& request_id) const;
+  void NoteService(const Sequence& sequence);
+  std::string TooLate(const Request& request, const FairQueue::Ahead& ahead,
+                      double first_token_us) const;
+  SubmitOutcome Refuse(SubmitOutcome::Kind kind, const std::string& request_id,
+                       std::string message) const;
+  uint32_t DeadlineMs(const Sequence& sequence) const;
 
   // The prefix cache.
   bool UsesCache(const Sequence& sequence) const;
@@ -184,7 +215,8 @@ class Core {
   const CoreConfig config_;
   bool admitting_ = true;
   std::vector<Sequence*> running_;  // in order of arrival; the last one is the youngest
-  RequestQueue queue_;
+  FairQueue queue_;
+  PrefillPacer pacer_;
   FreePool slots_;
   FreePool pages_;
   FreePool snapshots_;
@@ -196,13 +228,20 @@ class Core {
   uint64_t next_seq_uid_ = 1;
   uint64_t next_step_ = 1;
   uint64_t in_flight_step_ = 0;  // 0 = none
+  TimeUs in_flight_since_ = 0;
+  StepShape in_flight_shape_;
   std::vector<InFlightRow> in_flight_;
-  TimeUs step_planned_ = 0;
   DecodeCost decode_cost_;
 
   std::vector<DraftRow> draft_;
   uint32_t budget_ = 0;
-  bool preempted_ = false;  // in the plan in the making
+  bool preempted_ = false;       // in the plan in the making
+  uint32_t open_prompts_ = 0;    // admitted, and not at their end with the plan in the making
+  uint64_t blocked_ = 0;         // the request that waits for pages, if it still does (Blocked)
+  double blocked_until_us_ = 0;  // as of the plan in the making: when it would have them
+
+  TimeUs clock_ = 0;       // the last time that came in
+  double service_us_ = 0;  // mean time from admission to the last token, of late
 
   std::vector<uint64_t> closes_;
   std::vector<Output> outputs_;

@@ -39,7 +39,6 @@ void Core::AddDrafts() {
     row.drafts = drafts;
     row.chain = chain;
     row.n_tokens += drafts;
-    row.budget += drafts;
     budget_ -= drafts;
   }
 }

@@ -41,7 +41,6 @@ struct Sequence {
   uint64_t seq_uid = 0;
   uint32_t slot = 0;
   std::vector<uint32_t> pages;
-  uint64_t last_progress_step = 0;
 
   // Its hold on the prefix cache, while admitted: the first lease.shared_units() of the pages
   // belong to the cache, except for the duplicates, whose units others had published before.
@@ -61,6 +60,10 @@ struct Sequence {
   uint32_t drafts = 0;  // that the workers hold for its next row
   DraftLength draft_length;
 
+  // The client does not read: no rows until it does. Only rows behind the first token wait for it.
+  bool paused = false;
+  TimeUs expected_first_token = 0;  // as Output's
+
   uint32_t prompt_logprobs_sent = 0;
   bool admitted_before = false;
   bool preempted = false;  // once; from then on it takes no page twice and publishes nothing
@@ -68,6 +71,7 @@ struct Sequence {
   RequestTimes times;
 
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
+  bool decodes() const { return state == SequenceState::kDecode && !paused; }
   bool admitted() const { return state != SequenceState::kQueued; }
   // Tokens that it may still say.
   uint32_t tokens_left(uint32_t max_model_len) const {

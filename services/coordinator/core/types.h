@@ -48,6 +48,17 @@ struct CoreConfig {
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
+  // While sequences decode: how long a step with prompt rows may take by the cost model (0 = any
+  // time), and which share of the time belongs to steps without, from 0 to below 1.
+  uint32_t prefill_quantum_ms = 0;
+  double min_decode_share = 0;
+  // Of a key's prompts the shortest goes first, until another was overtaken so often or has waited
+  // so long.
+  uint32_t max_overtakes = 8;
+  uint32_t max_wait_ms = 20000;
+  // How long a request may wait for its place, and take as a whole; 0 = for ever.
+  uint32_t queue_timeout_ms = 0;
+  uint32_t total_timeout_ms = 0;
 };
 
 // Says what is wrong with a configuration; empty if nothing is.
@@ -67,6 +78,11 @@ struct Sampling {
   uint32_t min_tokens = 0;
 };
 
+enum class RequestClass : uint8_t {
+  kInteractive,
+  kBatch,  // has what the others leave
+};
+
 struct Request {
   std::string request_id;
   std::vector<int32_t> prompt_ids;
@@ -78,6 +94,12 @@ struct Request {
   bool prompt_logprobs = false;
   bool logprobs = false;
   bool ignore_eos = false;
+  // Whose it is: keys share the engine evenly. 0 = of nobody in particular.
+  uint64_t fair_key = 0;
+  RequestClass request_class = RequestClass::kInteractive;
+  // From the submit on: when its first token, and its last, is of no use any more. 0 = never.
+  uint32_t first_token_deadline_ms = 0;
+  uint32_t total_deadline_ms = 0;
   // Names of the prompt's full units and what they are chained to; without either the request
   // neither uses nor fills the prefix cache.
   UnitKey cache_root;
@@ -91,11 +113,15 @@ struct SubmitOutcome {
     kAccepted,
     kInvalid,      // the request can never be served; `message` says what would be right
     kQueueFull,    // later, perhaps
+    kTooLate,      // it would come after its deadline; later, perhaps
     kUnavailable,  // admissions are stopped
   };
   Kind kind = Kind::kAccepted;
   uint64_t id = 0;  // names the request in every later call and output; never reused
   std::string message;
+  // With kQueueFull and kTooLate: when what is before it will be done, as far as one can tell, 1 to
+  // 60 s, and up to a fifth of it more or less so that not all come back at once.
+  uint32_t retry_after_ms = 0;
 };
 
 // ---- what the workers are told ---------------------------------------------------------------
@@ -212,6 +238,7 @@ struct Output {
     kFinished,   // terminal
     kCancelled,  // terminal
     kFailed,     // terminal
+    kExpired,    // terminal: a deadline has passed
   };
   uint64_t id = 0;
   Kind kind = Kind::kTokens;
@@ -223,13 +250,13 @@ struct Output {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;  // of the prompt, when it was first admitted
-  std::string message;         // kFailed
+  std::string message;         // kFailed, kExpired
   RequestTimes times;          // as before this output; kTokens: after it
   TimeUs previous_token = 0;   // kTokens: when the token before came; 0 = this is the first
+  // kTokens, the first: when it was expected, as of its submit; 0 = there was nothing to go by.
+  TimeUs expected_first_token = 0;
 
-  bool terminal() const {
-    return kind == Kind::kFinished || kind == Kind::kCancelled || kind == Kind::kFailed;
-  }
+  bool terminal() const { return kind != Kind::kAdmitted && kind != Kind::kTokens; }
 };
 
 // The core's ledger: gauges are read from it, never counted beside it.
@@ -237,6 +264,7 @@ struct Ledger {
   uint32_t running = 0;
   uint32_t waiting = 0;
   uint64_t waiting_tokens = 0;
+  uint32_t paused = 0;  // of running
   uint32_t slots_used = 0;
   uint32_t slots_size = 0;
   uint32_t pages_used = 0;
@@ -245,7 +273,10 @@ struct Ledger {
   uint64_t finished = 0;
   uint64_t cancelled = 0;
   uint64_t failed = 0;
+  uint64_t expired = 0;
   uint64_t preemptions = 0;
+  uint64_t overtakes = 0;         // of a prompt by one of its key that came later
+  uint64_t no_progress = 0;       // admitted prompts that went without a row for too many plans
   uint64_t steps = 0;             // planned
   uint64_t prompt_tokens = 0;     // of requests whose prompt is absorbed, each counted once
   uint64_t generated_tokens = 0;  // sampled and given out

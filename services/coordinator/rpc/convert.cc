@@ -84,6 +84,12 @@ Request ToRequest(const v1::Submit& submit) {
   request.prompt_logprobs = submit.prompt_logprobs();
   request.logprobs = submit.logprobs();
   request.ignore_eos = submit.ignore_eos();
+  request.fair_key = submit.fair_key();
+  request.request_class = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH
+                              ? RequestClass::kBatch
+                              : RequestClass::kInteractive;
+  request.first_token_deadline_ms = submit.first_token_deadline_ms();
+  request.total_deadline_ms = submit.total_deadline_ms();
   return request;
 }
 

@@ -26,6 +26,11 @@ namespace {
 // A turn of the loop handles at most this many events before it looks at the next step.
 constexpr int kEventsPerTurn = 256;
 constexpr absl::Duration kIdleTurn = absl::Seconds(1);
+// As transports do not say when they have written, buffers that are too full are looked at so
+// often.
+constexpr absl::Duration kFullBufferTurn = absl::Milliseconds(20);
+
+constexpr uint32_t kTimeoutMaxS = 1000000;
 
 TimeUs NowUs() {
   return absl::ToUnixMicros(absl::Now());
@@ -44,6 +49,7 @@ std::string KindOf(const StepPlan& plan) {
 const char* ReasonName(const Output& output) {
   if (output.kind == Output::Kind::kCancelled) return "cancelled";
   if (output.kind == Output::Kind::kFailed) return "failed";
+  if (output.kind == Output::Kind::kExpired) return "deadline";
   switch (output.reason) {
     case FinishReason::kEndToken:
       return "end token";
@@ -78,6 +84,17 @@ std::string OptionsError(const EngineOptions& options) {
     return absl::StrCat("--spec-sampling is ", options.spec_sampling,
                         "; it must be rejection or coupled");
   }
+  if (!(options.min_decode_share >= 0 && options.min_decode_share < 1)) {
+    return absl::StrCat("--min-decode-share is ", options.min_decode_share,
+                        "; it must be from 0 to below 1");
+  }
+  for (const auto& [flag, seconds] : {std::pair("--max-wait-s", options.max_wait_s),
+                                      std::pair("--queue-timeout-s", options.queue_timeout_s),
+                                      std::pair("--total-timeout-s", options.total_timeout_s)}) {
+    if (seconds > kTimeoutMaxS) {
+      return absl::StrCat(flag, " is ", seconds, "; at most ", kTimeoutMaxS);
+    }
+  }
   if (options.prefill_chunk % kChunkMultiple != 0) {
     return absl::StrCat("--prefill-chunk is ", options.prefill_chunk,
                         "; it must be 0 or a multiple of ", kChunkMultiple);
@@ -90,9 +107,9 @@ class Engine::Impl {
   Impl(const EngineOptions& options, Metrics* metrics, const StatusChannel* status,
        std::function<void(const std::string&)> on_fatal)
       : options_(options),
-        // Of a client stream: submit, truncate, gone. Of a worker: one message and gone.
+        // Of a client stream: submit, truncate, pause, gone. Of a worker: one message and gone.
         // And a shutdown and some wishes for a recording.
-        events_(3 * options.max_client_streams() + 2 * options.max_workers + 8),
+        events_(4 * options.max_client_streams() + 2 * options.max_workers + 8),
         metrics_(metrics, options.epoch),
         status_(status),
         on_fatal_(std::move(on_fatal)),
@@ -130,7 +147,9 @@ class Engine::Impl {
     std::shared_ptr<ClientStream> stream;
     std::string request_id;
     std::optional<UnitChain> units;  // with the prefix cache
-    std::optional<absl::Time> slow_since;
+    bool pause_asked = false;        // by the client
+    bool buffer_full = false;
+    std::optional<absl::Time> paused_since;
     absl::Status cancel_status = absl::CancelledError("the request was cancelled");
   };
   struct Load {
@@ -147,9 +166,10 @@ class Engine::Impl {
       }
       if (stopping_) break;
       CheckStepDeadline();
+      PauseSlowClients();
+      if (core_.has_value()) core_->ExpireDeadlines(NowUs());
       DeliverOutputs();
       RunNextStep();
-      CancelSlowClients();
       Publish();
     }
     for (Event& event : events_.Close()) {
@@ -165,7 +185,10 @@ class Engine::Impl {
   absl::Time NextDeadline() const {
     absl::Time deadline = absl::Now() + kIdleTurn;
     if (fatal_.empty() && collector_.waiting()) deadline = std::min(deadline, step_deadline_);
-    return deadline;
+    if (full_buffers_) deadline = std::min(deadline, absl::Now() + kFullBufferTurn);
+    if (!core_.has_value()) return deadline;
+    const std::optional<TimeUs> expiry = core_->NextDeadline();
+    return expiry.has_value() ? std::min(deadline, absl::FromUnixMicros(*expiry)) : deadline;
   }
 
   // ---- clients ---------------------------------------------------------------------------------
@@ -214,8 +237,14 @@ class Engine::Impl {
         metrics_.OnRefused("invalid");
         return event.stream->End(absl::InvalidArgumentError(outcome.message));
       case SubmitOutcome::Kind::kQueueFull:
-        metrics_.OnRefused("queue_full");
+      case SubmitOutcome::Kind::kTooLate: {
+        metrics_.OnRefused(outcome.kind == SubmitOutcome::Kind::kQueueFull ? "queue_full"
+                                                                           : "deadline");
+        v1::EngineEvent rejected;
+        rejected.mutable_rejected()->set_retry_after_ms(outcome.retry_after_ms);
+        event.stream->Send(std::move(rejected));
         return event.stream->End(absl::ResourceExhaustedError(outcome.message));
+      }
       case SubmitOutcome::Kind::kUnavailable:
         metrics_.OnRefused("not_ready");
         return event.stream->End(absl::UnavailableError(outcome.message));
@@ -231,6 +260,12 @@ class Engine::Impl {
           absl::StrCat("truncate to ", event.n_tokens, " tokens, but fewer were sampled"));
       core_->OnCancel(id);
     }
+  }
+
+  void On(PauseEvent& event) {
+    const bool paused = event.stream->TakePaused();
+    auto request = streams_.find(event.stream->id());
+    if (request != streams_.end()) clients_.at(request->second).pause_asked = paused;
   }
 
   void On(ClientGoneEvent& event) {
@@ -265,6 +300,9 @@ class Engine::Impl {
         case Output::Kind::kFailed:
           EndClient(output.id, stopping_ ? absl::UnavailableError(output.message)
                                          : absl::AbortedError(output.message));
+          break;
+        case Output::Kind::kExpired:
+          EndClient(output.id, absl::DeadlineExceededError(output.message));
           break;
       }
     }
@@ -302,25 +340,31 @@ class Engine::Impl {
         milliseconds(output.times.submitted, now), " ms"));
   }
 
-  void CancelSlowClients() {
+  // A client that asked for it, or that leaves much unread, gets no rows until that has changed; it
+  // is cancelled when that takes too long.
+  void PauseSlowClients() {
     const absl::Time now = absl::Now();
-    std::vector<uint64_t> slow;
+    full_buffers_ = false;
     for (auto& [id, client] : clients_) {
-      if (client.stream->buffered_bytes() <= options_.stream_buffer_bytes) {
-        client.slow_since.reset();
-      } else if (!client.slow_since.has_value()) {
-        client.slow_since = now;
-      } else if (now - *client.slow_since >= absl::Milliseconds(options_.slow_client_timeout_ms)) {
-        slow.push_back(id);
+      const size_t buffered = client.stream->buffered_bytes();
+      // Once full a buffer has to be nearly empty, so that not every token is a pause.
+      const bool full = buffered > options_.stream_buffer_bytes / (client.buffer_full ? 4 : 1);
+      client.buffer_full = full;
+      full_buffers_ = full_buffers_ || full;
+      const bool paused = full || client.pause_asked;
+      if (paused != client.paused_since.has_value()) core_->OnPause(id, paused);
+      if (!paused) {
+        client.paused_since.reset();
+      } else if (!client.paused_since.has_value()) {
+        client.paused_since = now;
+      } else if (now - *client.paused_since >=
+                 absl::Milliseconds(options_.slow_client_timeout_ms)) {
+        client.cancel_status = absl::CancelledError(
+            absl::StrCat("the client left too much unread for ", options_.slow_client_timeout_ms,
+                         " ms; a stream may hold ", options_.stream_buffer_bytes, " bytes"));
+        core_->OnCancel(id);
       }
     }
-    for (uint64_t id : slow) {
-      clients_.at(id).cancel_status = absl::CancelledError(
-          absl::StrCat("the client left more than ", options_.stream_buffer_bytes,
-                       " bytes unread for ", options_.slow_client_timeout_ms, " ms"));
-      core_->OnCancel(id);
-    }
-    if (!slow.empty()) DeliverOutputs();
   }
 
   // ---- workers ---------------------------------------------------------------------------------
@@ -457,6 +501,12 @@ class Engine::Impl {
     config.max_queued_requests = options_.max_queued_requests;
     config.max_queued_tokens = options_.max_queued_tokens;
     config.step_deadline_ms = options_.step_deadline_ms;
+    config.prefill_quantum_ms = options_.prefill_quantum_ms;
+    config.min_decode_share = options_.min_decode_share;
+    config.max_overtakes = options_.max_overtakes;
+    config.max_wait_ms = 1000 * options_.max_wait_s;
+    config.queue_timeout_ms = 1000 * options_.queue_timeout_s;
+    config.total_timeout_ms = 1000 * options_.total_timeout_s;
     if (const std::string error = ConfigError(config); !error.empty()) return Fatal(error);
     core_.emplace(config,
                   options_.flight_dir.empty() ? 0 : size_t{options_.flight_mib} * 1024 * 1024);
@@ -536,7 +586,12 @@ class Engine::Impl {
 
   void RunNextStep() {
     if (!core_.has_value() || !fatal_.empty()) return;
+    const uint64_t stuck = core_->GetLedger().no_progress;
     std::optional<StepPlan> plan = core_->PlanStep(NowUs());
+    if (core_->GetLedger().no_progress > stuck) {
+      LogWarning(absl::StrCat("an admitted prompt had no row in ", kProgressPlans,
+                              " plans with rows of other prompts"));
+    }
     const std::optional<absl::Time> answered = std::exchange(step_answered_, std::nullopt);
     if (!plan.has_value()) return;
     for (uint64_t seq_uid : plan->closes) {
@@ -683,6 +738,7 @@ class Engine::Impl {
   std::string fatal_;
   std::string not_ready_reason_;
   bool stopping_ = false;
+  bool full_buffers_ = false;  // of some client
 
   mutable std::mutex snapshot_mutex_;  // guards snapshot_
   EngineSnapshot snapshot_;

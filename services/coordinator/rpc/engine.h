@@ -29,13 +29,23 @@ struct EngineOptions {
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
+  // While sequences decode: the time of a step with prompts, and the share of steps without.
+  uint32_t prefill_quantum_ms = 300;
+  double min_decode_share = 0.5;
+  // When a prompt is not overtaken any more.
+  uint32_t max_overtakes = 8;
+  uint32_t max_wait_s = 20;
+  // Of a request, from its submit on; 0 = for ever.
+  uint32_t queue_timeout_s = 60;
+  uint32_t total_timeout_s = 1800;
   std::string segment_folder = "/dev/shm";
   std::string segment_name;
   // Where recordings of what went into the core are written, when the engine ends by itself and
   // when it is asked to; empty = nothing is recorded.
   std::string flight_dir;
   uint32_t flight_mib = 64;  // kept in memory
-  // A client that leaves more than this unread for that long is cancelled.
+  // A client that leaves more than this unread gets no more tokens, and is cancelled if that lasts
+  // so long.
   size_t stream_buffer_bytes = 256 * 1024;
   int64_t slow_client_timeout_ms = 30000;
   uint32_t max_workers = 64;  // attached at once, spares and refused ones included

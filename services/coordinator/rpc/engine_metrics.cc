@@ -1,5 +1,7 @@
 #include "services/coordinator/rpc/engine_metrics.h"
 
+#include <cmath>
+
 namespace quartet::coordinator {
 namespace {
 
@@ -8,6 +10,7 @@ double Seconds(TimeUs from, TimeUs to) {
 }
 
 std::string FinishedReason(const Output& output) {
+  if (output.kind == Output::Kind::kExpired) return "deadline";
   if (output.kind != Output::Kind::kFinished) return "abort";
   return output.reason == FinishReason::kLength ? "length" : "stop";
 }
@@ -90,6 +93,13 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   SetCounter("quartet_cancel_extra_steps_total",
              "Rows that were computed although their request had ended", {}, &seen_.void_rows,
              ledger.void_rows);
+  SetCounter("quartet_overtakes_total", "Prompts that were passed by a later one of the same key",
+             {}, &seen_.overtakes, ledger.overtakes);
+  SetCounter("quartet_no_progress_total",
+             "Admitted prompts that went without a row for too many plans", {}, &seen_.no_progress,
+             ledger.no_progress);
+  metrics_->GetGauge("quartet_requests_paused", "Running requests whose client reads too slowly")
+      .Set(ledger.paused);
   metrics_
       ->GetCounter("quartet_preemptions_total",
                    "Sequences that gave up their place and were computed again")
@@ -151,6 +161,13 @@ void EngineMetrics::OnOutput(const Output& output, TimeUs now) {
   if (output.kind == Output::Kind::kTokens) {
     if (output.tokens.empty()) return;
     if (output.previous_token == 0) {
+      if (output.expected_first_token != 0) {
+        metrics_
+            ->GetHistogram("quartet_ttft_prediction_error_seconds",
+                           "Between the first token and when it was expected at the submit",
+                           LatencyBuckets())
+            .Observe(std::abs(Seconds(output.expected_first_token, times.first_token)));
+      }
       RequestHistogram("vllm:time_to_first_token_seconds", "From submit to the first token")
           .Observe(Seconds(times.submitted, times.first_token));
       RequestHistogram("vllm:request_prefill_time_seconds", "From admission to the first token")

@@ -38,12 +38,14 @@ void Fields(C& code, S& s) {
   auto& [epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
          prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
          num_speculative_tokens, spec_dynamic, spec_acceptance, max_queued_requests,
-         max_queued_tokens, step_deadline_ms] = s;
+         max_queued_tokens, step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes,
+         max_wait_ms, queue_timeout_ms, total_timeout_ms] = s;
   bool coupled = spec_acceptance == Acceptance::kCoupled;
   code.All(epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
            prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
            num_speculative_tokens, spec_dynamic, coupled, max_queued_requests, max_queued_tokens,
-           step_deadline_ms);
+           step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes, max_wait_ms,
+           queue_timeout_ms, total_timeout_ms);
   if constexpr (!std::is_const_v<S>) {
     spec_acceptance = coupled ? Acceptance::kCoupled : Acceptance::kRejection;
   }
@@ -66,9 +68,15 @@ void Fields(C& code, S& s) {
 template <typename C, Is<Request> S>
 void Fields(C& code, S& s) {
   auto& [request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
-         prompt_logprobs, logprobs, ignore_eos, cache_root, unit_keys] = s;
+         prompt_logprobs, logprobs, ignore_eos, fair_key, request_class, first_token_deadline_ms,
+         total_deadline_ms, cache_root, unit_keys] = s;
+  bool batch = request_class == RequestClass::kBatch;
   code.All(request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
-           prompt_logprobs, logprobs, ignore_eos, cache_root, unit_keys);
+           prompt_logprobs, logprobs, ignore_eos, fair_key, batch, first_token_deadline_ms,
+           total_deadline_ms, cache_root, unit_keys);
+  if constexpr (!std::is_const_v<S>) {
+    request_class = batch ? RequestClass::kBatch : RequestClass::kInteractive;
+  }
 }
 
 template <typename C, Is<RowOutcome> S>
@@ -105,6 +113,18 @@ template <typename C, Is<UnitKeysInput> S>
 void Fields(C& code, S& s) {
   auto& [id, keys] = s;
   code.All(id, keys);
+}
+
+template <typename C, Is<PauseInput> S>
+void Fields(C& code, S& s) {
+  auto& [id, paused] = s;
+  code.All(id, paused);
+}
+
+template <typename C, Is<ExpireInput> S>
+void Fields(C& code, S& s) {
+  auto& [now] = s;
+  code.All(now);
 }
 
 template <typename C, Is<PlanInput> S>
@@ -153,10 +173,8 @@ class Encoder {
   void Put(T value) {
     Put(Fold(value));
   }
-  void Put(float value) {
-    uint32_t bits = std::bit_cast<uint32_t>(value);
-    for (int i = 0; i < 4; ++i, bits >>= 8) bytes_.push_back(static_cast<char>(bits));
-  }
+  void Put(float value) { PutBits(std::bit_cast<uint32_t>(value)); }
+  void Put(double value) { PutBits(std::bit_cast<uint64_t>(value)); }
   void Put(const std::string& value) {
     Put(value.size());
     bytes_.append(value);
@@ -177,6 +195,11 @@ class Encoder {
   std::string Take() && { return std::move(bytes_); }
 
  private:
+  template <typename T>
+  void PutBits(T bits) {
+    for (size_t i = 0; i < sizeof(T); ++i, bits >>= 8) bytes_.push_back(static_cast<char>(bits));
+  }
+
   std::string bytes_;
 };
 
@@ -209,11 +232,8 @@ class Decoder {
     value = static_cast<T>(Unfold(folded));
     if (int64_t{value} != Unfold(folded)) Fail();
   }
-  void Get(float& value) {
-    uint32_t bits = 0;
-    for (int i = 0; i < 4; ++i) bits |= uint32_t{Byte()} << (8 * i);
-    value = std::bit_cast<float>(bits);
-  }
+  void Get(float& value) { value = std::bit_cast<float>(Bits<uint32_t>()); }
+  void Get(double& value) { value = std::bit_cast<double>(Bits<uint64_t>()); }
   void Get(std::string& value) {
     const size_t size = Size();
     value = bytes_.substr(at_, size);
@@ -238,6 +258,12 @@ class Decoder {
 
  private:
   void Fail() { ok_ = false; }
+  template <typename T>
+  T Bits() {
+    T bits = 0;
+    for (size_t i = 0; i < sizeof(T); ++i) bits |= T{Byte()} << (8 * i);
+    return bits;
+  }
   uint8_t Byte() {
     if (!ok_ || at_ == bytes_.size()) {
       Fail();

@@ -33,6 +33,13 @@ struct UnitKeysInput {
   uint64_t id = 0;
   std::vector<UnitKey> keys;
 };
+struct PauseInput {
+  uint64_t id = 0;
+  bool paused = false;
+};
+struct ExpireInput {
+  TimeUs now = 0;
+};
 // A call of PlanStep, and what it gave out.
 struct PlanInput {
   TimeUs now = 0;
@@ -49,7 +56,7 @@ struct FailAllInput {
 };
 
 using FlightEvent = std::variant<SubmitInput, CancelInput, TruncateInput, PlanInput, ResultInput,
-                                 FailAllInput, UnitKeysInput>;
+                                 FailAllInput, UnitKeysInput, PauseInput, ExpireInput>;
 
 struct FlightHeader {
   CoreConfig config;

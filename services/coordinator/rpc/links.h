@@ -28,6 +28,8 @@ class ClientStream {
   virtual void End(const absl::Status& status) = 0;
   // Queued and not yet taken by the transport.
   virtual size_t buffered_bytes() const = 0;
+  // What the client said last about its reader; lets the next PauseEvent in.
+  virtual bool TakePaused() = 0;
 };
 
 // One attached worker. As above. What is queued is bounded by the protocol: one plan at a time.
@@ -51,6 +53,10 @@ struct TruncateEvent {
   std::shared_ptr<ClientStream> stream;
   uint32_t n_tokens = 0;
 };
+// The client's reader is slow, or has caught up. A stream has at most one of these in the queue.
+struct PauseEvent {
+  std::shared_ptr<ClientStream> stream;
+};
 struct ClientGoneEvent {
   std::shared_ptr<ClientStream> stream;
 };
@@ -65,8 +71,8 @@ struct WorkerGoneEvent {
 struct DumpFlightEvent {};
 struct ShutdownEvent {};
 
-using Event = std::variant<SubmitEvent, TruncateEvent, ClientGoneEvent, WorkerMessageEvent,
-                           WorkerGoneEvent, DumpFlightEvent, ShutdownEvent>;
+using Event = std::variant<SubmitEvent, TruncateEvent, PauseEvent, ClientGoneEvent,
+                           WorkerMessageEvent, WorkerGoneEvent, DumpFlightEvent, ShutdownEvent>;
 
 }  // namespace quartet::coordinator
 

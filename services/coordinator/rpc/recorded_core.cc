@@ -36,6 +36,18 @@ void RecordedCore::OnUnitKeys(uint64_t id, std::span<const UnitKey> keys) {
   core_.OnUnitKeys(id, keys);
 }
 
+void RecordedCore::OnPause(uint64_t id, bool paused) {
+  Keep(PauseInput{id, paused});
+  core_.OnPause(id, paused);
+}
+
+// Comes with every event; only what ends somebody changes anything.
+void RecordedCore::ExpireDeadlines(TimeUs now) {
+  const std::optional<TimeUs> next = core_.NextDeadline();
+  if (next.has_value() && *next <= now) Keep(ExpireInput{now});
+  core_.ExpireDeadlines(now);
+}
+
 std::optional<StepPlan> RecordedCore::PlanStep(TimeUs now) {
   const bool decides = !core_.step_in_flight();
   std::optional<StepPlan> plan = core_.PlanStep(now);

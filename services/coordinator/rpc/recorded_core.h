@@ -29,6 +29,9 @@ class RecordedCore {
   void OnCancel(uint64_t id);
   Core::TruncateOutcome OnTruncate(uint64_t id, uint32_t n_tokens);
   void OnUnitKeys(uint64_t id, std::span<const UnitKey> keys);
+  void OnPause(uint64_t id, bool paused);
+  void ExpireDeadlines(TimeUs now);
+  std::optional<TimeUs> NextDeadline() const { return core_.NextDeadline(); }
   std::optional<StepPlan> PlanStep(TimeUs now);
   bool OnStepResult(const StepOutcome& outcome, TimeUs now);
   void FailAll(const std::string& message);

@@ -22,7 +22,8 @@ constexpr int kMaxMessageBytes = 16 * 1024 * 1024;
 // A peer that does not answer pings for this long is gone, also when its host is.
 constexpr int kKeepaliveMs = 20000;
 
-// One Generate call: submit first, then at most one truncate; the end of the client's half cancels.
+// One Generate call: submit first, then at most one truncate, and pauses; the end of the client's
+// half cancels.
 class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEvent>,
                              public ClientStream,
                              public std::enable_shared_from_this<GenerateStream> {
@@ -39,6 +40,10 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   void Send(v1::EngineEvent event) override { Enqueue(std::move(event)); }
   void End(const absl::Status& status) override { EndWith(ToGrpc(status), false); }
   size_t buffered_bytes() const override { return queued_bytes(); }
+  bool TakePaused() override {
+    pause_queued_ = false;
+    return paused_;
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -61,8 +66,15 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
         truncated_ = true;
         engine_->events().Push(TruncateEvent{shared_from_this(), request_.truncate().n_tokens()});
         break;
+      case v1::EngineRequest::kPause:
+        if (!submitted_) return Refuse("pause before submit");
+        paused_ = request_.pause().paused();
+        if (!pause_queued_.exchange(true)) {
+          engine_->events().Push(PauseEvent{shared_from_this()});
+        }
+        break;
       case v1::EngineRequest::MESSAGE_NOT_SET:
-        return Refuse("a request without submit or truncate");
+        return Refuse("a request without submit, truncate or pause");
     }
     ReadInto(&request_);
   }
@@ -105,6 +117,8 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   v1::EngineRequest request_;
   std::atomic<bool> submitted_{false};
   bool truncated_ = false;
+  std::atomic<bool> paused_{false};
+  std::atomic<bool> pause_queued_{false};
   std::atomic<bool> told_gone_{false};
 };
 

@@ -17,8 +17,9 @@ using coordinator::StepPlan;
 
 namespace {
 
-// An admitted sequence goes without a row for at most so many steps.
-constexpr uint64_t kMaxIdleSteps = 8;
+// Steps for decoders alone while a prompt waits for its next row, where they have a share of the
+// time.
+constexpr uint32_t kDecodeOnlyStepsMax = 4000;
 
 }  // namespace
 
@@ -71,7 +72,7 @@ void Auditor::OnPlan(const StepPlan& plan) {
   }
   tally_.rows += plan.rows.size();
   tally_.row_tokens += tokens;
-  CheckProgress(plan);
+  CheckProgress(prefill_seen);
 }
 
 void Auditor::OnClose(uint64_t uid, uint64_t oldest) {
@@ -137,7 +138,6 @@ void Auditor::OnOpen(const SequenceOpen& open) {
   Place& place = places_[open.slot];
   place.uid = open.seq_uid;
   place.life = life->second.get();
-  place.last_row_step = books_.steps;
   place.life->slot = static_cast<int>(open.slot);
   const bool caches = place.life->caches() && config_.snapshots > 0;
   if (caches) books_.prefix_query_tokens += place.life->known();
@@ -239,7 +239,6 @@ void Auditor::OnRow(const PlanRow& row) {
   place->row_samples = row.sample;
   place->row_verifies = row.kind == PlanRow::Kind::kVerify;
   place->row_chain = row.draft_chain;
-  place->last_row_step = books_.steps;
   for (const coordinator::SnapshotExport& exported : row.exports) {
     if (place->row_verifies || exported.offset != row.n_tokens || place->exported.has_value()) {
       return Violate(absl::StrCat("I2: seq ", row.seq_uid, " exports inside of a row"));
@@ -274,6 +273,7 @@ std::string Auditor::RowError(const PlanRow& row, Place& place) {
 std::string Auditor::RowTokensError(const PlanRow& row, Place& place) {
   Life& life = *place.life;
   if (row.from_device) {
+    if (life.paused) return "I9: its client does not read";
     const bool decodes =
         row.kind == (row.n_tokens == 1 ? PlanRow::Kind::kDecode : PlanRow::Kind::kVerify);
     return decodes && row.sample && row.position > 0 ? ""
@@ -333,15 +333,28 @@ void Auditor::TakePages(const PlanRow& row, Place& place) {
   }
 }
 
-void Auditor::CheckProgress(const StepPlan& plan) {
-  for (const Place& place : places_) {
+void Auditor::CheckProgress(bool has_prompt_rows) {
+  bool prompt_waits = false;
+  for (Place& place : places_) {
     if (place.life == nullptr) continue;
-    const bool decodes = place.absorbed + 1 == place.life->known() && place.life->told > 0;
-    const uint64_t idle = plan.step_id - place.last_row_step;
-    if (idle > (decodes ? 0 : kMaxIdleSteps)) {
-      return Violate(absl::StrCat("I9: request ", place.life->id, decodes ? " decodes and" : "",
-                                  " has no row for ", idle, " steps"));
+    if (place.row_tokens != 0) {
+      place.idle_plans = 0;
+      continue;
     }
+    if (place.decodes) {
+      if (place.life->paused) continue;
+      return Violate(absl::StrCat("I9: request ", place.life->id, " decodes and has no row"));
+    }
+    prompt_waits = true;
+    if (has_prompt_rows && ++place.idle_plans >= coordinator::kProgressPlans) {
+      return Violate(absl::StrCat("I9: request ", place.life->id, " is admitted and has no row in ",
+                                  place.idle_plans, " plans with rows of other prompts"));
+    }
+  }
+  decode_only_steps_ = has_prompt_rows || !prompt_waits ? 0 : decode_only_steps_ + 1;
+  if (decode_only_steps_ > (config_.min_decode_share > 0 ? kDecodeOnlyStepsMax : 0)) {
+    Violate(absl::StrCat("I9: an admitted prompt waits, and ", decode_only_steps_,
+                         " steps had no row of any prompt"));
   }
 }
 
@@ -402,6 +415,7 @@ void Auditor::ApplyRow(Place& place) {
   }
   place.row_tokens = 0;
   if (life.failing) return;  // the row did not count
+  place.decodes = place.decodes || place.row_samples;
   place.drafts = place.row_chain;
   FillPages(place, life, before);
   if (exported.has_value()) {

@@ -18,6 +18,25 @@ using coordinator::Output;
 using coordinator::Request;
 using coordinator::SubmitOutcome;
 
+namespace {
+
+// The first one that counts for a request, with or without that for its place and first token; 0 =
+// none.
+uint32_t DeadlineMs(const CoreConfig& config, const Request& request, bool before_first_token) {
+  uint32_t least = 0;
+  const auto consider = [&least](uint32_t ms) {
+    if (ms != 0 && (least == 0 || ms < least)) least = ms;
+  };
+  consider(config.total_timeout_ms);
+  consider(request.total_deadline_ms);
+  if (!before_first_token) return least;
+  consider(config.queue_timeout_ms);
+  consider(request.first_token_deadline_ms);
+  return least;
+}
+
+}  // namespace
+
 void Tally::Add(const Tally& other) {
   engines += other.engines;
   steps += other.steps;
@@ -25,6 +44,9 @@ void Tally::Add(const Tally& other) {
   row_tokens += other.row_tokens;
   accepted += other.accepted;
   refused += other.refused;
+  refused_late += other.refused_late;
+  expired += other.expired;
+  pauses += other.pauses;
   for (size_t i = 0; i < std::size(finished); ++i) finished[i] += other.finished[i];
   cancelled_queued += other.cancelled_queued;
   cancelled_prefill += other.cancelled_prefill;
@@ -66,6 +88,7 @@ void Auditor::OnEngine(const CoreConfig& config, uint32_t ranks) {
   page_content_.assign(config.pages, {});
   snapshot_content_.assign(config.snapshots, {});
   answered_hash_.assign(ranks, std::nullopt);
+  decode_only_steps_ = 0;
   last_uid_ = 0;
   in_flight_ = 0;
   engine_end_.clear();
@@ -87,6 +110,14 @@ void Auditor::OnSubmit(Request request, const SubmitOutcome& outcome) {
   }
   const bool full = waiting >= config_.max_queued_requests ||
                     (waiting > 0 && waiting_tokens > config_.max_queued_tokens);
+  // By what the core expects of the future, which it knows best.
+  const bool has_deadline = config_.queue_timeout_ms != 0 || request.total_deadline_ms != 0 ||
+                            request.first_token_deadline_ms != 0;
+  if (!full && has_deadline && outcome.kind == SubmitOutcome::Kind::kTooLate) {
+    ++tally_.refused;
+    ++tally_.refused_late;
+    return;
+  }
   const auto expected = full ? SubmitOutcome::Kind::kQueueFull : SubmitOutcome::Kind::kAccepted;
   if (outcome.kind != expected) {
     return Violate(absl::StrCat("a request was ", full ? "not refused" : "refused", " with ",
@@ -106,6 +137,11 @@ void Auditor::OnSubmit(Request request, const SubmitOutcome& outcome) {
 
 void Auditor::OnCancel(uint64_t id) {
   if (auto life = lives_.find(id); life != lives_.end()) life->second->cancelled = true;
+}
+
+void Auditor::OnPause(uint64_t id, bool paused) {
+  if (auto life = lives_.find(id); life != lives_.end()) life->second->paused = paused;
+  if (paused) ++tally_.pauses;
 }
 
 void Auditor::OnTruncate(uint64_t id, uint32_t n_tokens, Core::TruncateOutcome outcome) {
@@ -148,7 +184,7 @@ void Auditor::OnOutput(const Output& output, TimeUs now) {
     case Output::Kind::kTokens:
       return OnTokens(output, life, now);
     default:
-      OnEnd(output, life);
+      OnEnd(output, life, now);
       if (life.slot >= 0) {
         Place& place = places_[life.slot];
         place.life = nullptr;
@@ -219,7 +255,7 @@ std::optional<FinishReason> Auditor::Ending(Life& life, int32_t token, uint32_t 
   return std::nullopt;
 }
 
-void Auditor::OnEnd(const Output& output, Life& life) {
+void Auditor::OnEnd(const Output& output, Life& life, TimeUs now) {
   const std::string name = absl::StrCat("request ", life.id);
   life.text_tokens = life.alone.prompt_tokens();
   if (output.kind != Output::Kind::kFailed) life.text_tokens += life.truncated.value_or(life.told);
@@ -231,6 +267,15 @@ void Auditor::OnEnd(const Output& output, Life& life) {
       ++(life.slot < 0 ? tally_.cancelled_queued
          : decoding    ? tally_.cancelled_decode
                        : tally_.cancelled_prefill);
+      break;
+    }
+    case Output::Kind::kExpired: {
+      ++books_.expired;
+      ++tally_.expired;
+      const uint32_t limit_ms = DeadlineMs(config_, life.request, life.told == 0);
+      if (limit_ms == 0 || now - output.times.submitted < TimeUs{limit_ms} * 1000) {
+        return Violate("I8: " + name + " ends for a deadline that has not passed");
+      }
       break;
     }
     case Output::Kind::kFailed:
@@ -319,6 +364,8 @@ void Auditor::CheckBooks(const Ledger& ledger) {
   compare("finished", ledger.finished, books.finished);
   compare("cancelled", ledger.cancelled, books.cancelled);
   compare("failed", ledger.failed, books.failed);
+  compare("expired", ledger.expired, books.expired);
+  compare("no progress", ledger.no_progress, 0);
   compare("preemptions", ledger.preemptions, books.preemptions);
   compare("steps", ledger.steps, books.steps);
   compare("prompt tokens", ledger.prompt_tokens, books.prompt_tokens);

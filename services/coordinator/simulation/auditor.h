@@ -25,6 +25,9 @@ struct Tally {
   uint64_t row_tokens = 0;
   uint64_t accepted = 0;
   uint64_t refused = 0;
+  uint64_t refused_late = 0;  // of refused: for their deadline
+  uint64_t expired = 0;
+  uint64_t pauses = 0;
   uint64_t finished[4] = {};  // by coordinator::FinishReason
   uint64_t cancelled_queued = 0;
   uint64_t cancelled_prefill = 0;
@@ -57,7 +60,7 @@ struct Tally {
 //   I5  pools add up, and are empty when nothing is open
 //   I7  nothing behind the token that ended an answer: not told, not counted, not cached
 //   I8  one terminal output a request, and none is lost
-//   I9  who is admitted goes on
+//   I9  who is admitted goes on, unless its client does not read
 //   I10 a plan fits: budget, slots, pages, context
 //   I11 epochs and step ids are monotone
 //   I12 a request says what it says alone
@@ -71,6 +74,8 @@ class Auditor {
   void OnSubmit(coordinator::Request request, const coordinator::SubmitOutcome& outcome);
   void OnCancel(uint64_t id);
   void OnTruncate(uint64_t id, uint32_t n_tokens, coordinator::Core::TruncateOutcome outcome);
+  // Its client reads again, or does not.
+  void OnPause(uint64_t id, bool paused);
   void OnPlan(const coordinator::StepPlan& plan);
   void OnAnswer(const coordinator::StepCollector::Answer& answer);
   // The result of a step went into the core, which took it or did not.
@@ -108,6 +113,7 @@ class Auditor {
     TimeUs last_token = 0;
     bool admitted = false;
     bool cancelled = false;
+    bool paused = false;
     bool prompt_counted = false;
     std::optional<uint32_t> truncated;
     std::optional<coordinator::FinishReason> ending;  // what the last token means
@@ -138,7 +144,8 @@ class Auditor {
     uint32_t absorbed = 0;
     uint32_t committed = 0;  // of these, in the live state
     uint32_t drafts = 0;     // made for the next row
-    uint64_t last_row_step = 0;
+    bool decodes = false;
+    uint32_t idle_plans = 0;  // with rows of other prompts, but none of this one
     uint32_t row_tokens = 0;  // of the step in flight; 0 = no row in it
     bool row_samples = false;
     bool row_verifies = false;
@@ -163,10 +170,10 @@ class Auditor {
   void FillPages(Place& place, Life& life, uint32_t from);
   void Settle(uint64_t life, uint32_t text_tokens);
   void TakePages(const coordinator::PlanRow& row, Place& place);
-  void CheckProgress(const coordinator::StepPlan& plan);
+  void CheckProgress(bool has_prompt_rows);
 
   void OnTokens(const coordinator::Output& output, Life& life, TimeUs now);
-  void OnEnd(const coordinator::Output& output, Life& life);
+  void OnEnd(const coordinator::Output& output, Life& life, TimeUs now);
   void OnFinished(const coordinator::Output& output, Life& life);
   std::optional<coordinator::FinishReason> Ending(Life& life, int32_t token, uint32_t told) const;
   void CheckPools(const coordinator::Ledger& ledger);
@@ -182,6 +189,7 @@ class Auditor {
   std::vector<Content> page_content_;
   std::vector<Content> snapshot_content_;
   std::vector<uint32_t> resumed_from_;  // snapshots, in the plan that is looked at
+  uint32_t decode_only_steps_ = 0;      // in a row, while an admitted prompt waits
   uint64_t last_uid_ = 0;
   uint64_t last_epoch_ = 0;
   uint64_t in_flight_ = 0;                              // step, 0 = none

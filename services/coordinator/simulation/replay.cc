@@ -61,6 +61,14 @@ class Replayer {
     core_.OnUnitKeys(input.id, input.keys);
     return "";
   }
+  std::string On(const coordinator::PauseInput& input) {
+    core_.OnPause(input.id, input.paused);
+    return "";
+  }
+  std::string On(const coordinator::ExpireInput& input) {
+    core_.ExpireDeadlines(input.now);
+    return "";
+  }
   std::string On(const coordinator::ResultInput& input) {
     core_.OnStepResult(input.outcome, input.now);
     return "";

@@ -25,7 +25,9 @@ std::string Summary(const Totals& totals) {
   line("steps", t.steps,
        absl::StrCat(t.rows, " rows of ", t.row_tokens, " tokens; ", t.void_rows,
                     " rows void because their request had ended"));
-  line("requests", t.accepted, absl::StrCat("and ", t.refused, " refused by a full queue"));
+  line(
+      "requests", t.accepted,
+      absl::StrCat("and ", t.refused, " refused, ", t.refused_late, " of them for their deadline"));
   line("finished", std::accumulate(std::begin(t.finished), std::end(t.finished), uint64_t{0}),
        absl::StrCat("end token ", t.finished[0], ", stop id ", t.finished[1], ", length ",
                     t.finished[2], ", truncated ", t.finished[3]));
@@ -34,7 +36,8 @@ std::string Summary(const Totals& totals) {
                     t.cancelled_decode));
   line("failed", t.failed_rows + t.failed_engine,
        absl::StrCat("no finite logit ", t.failed_rows, ", engine lost ", t.failed_engine));
-  line("tokens", t.tokens, "told");
+  line("expired", t.expired, "at a deadline");
+  line("tokens", t.tokens, absl::StrCat("told; ", t.pauses, " pauses of clients that read slowly"));
   line("preempted", t.preemptions, "and computed again");
   uint64_t windows = 0;
   for (const uint64_t n : t.windows) windows += n;

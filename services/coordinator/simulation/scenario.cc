@@ -21,6 +21,8 @@ constexpr uint64_t kEngineStream = 1;
 constexpr uint64_t kClientStream = 2;
 constexpr uint64_t kFaultStream = 3;
 constexpr uint64_t kPromptStream = 4;
+constexpr uint64_t kScheduleStream = 6;  // 5: of the links
+constexpr uint64_t kSchedulingStream = 7;
 
 // Sequences that outgrow the pages that are left, so that others give up theirs.
 void MakeTight(Random& random, CoreConfig& config) {
@@ -92,11 +94,22 @@ uint32_t RandomPromptTokens(Random& random, uint32_t max_model_len) {
   return random.Permille(150) ? longest : random.Between(1, std::min(150u, longest));
 }
 
+// How the engine shares its time.
+void DrawSchedule(Random& random, CoreConfig& config) {
+  config.prefill_quantum_ms = random.OneOf({0, 0, 1, 20, 100, 300});
+  config.min_decode_share = random.OneOf({0, 0, 1, 2, 3}) / 4.0;
+  config.max_overtakes = random.OneOf({0, 1, 2, 8, 8});
+  config.max_wait_ms = random.OneOf({1, 100, 20000});
+  if (random.Permille(150)) config.queue_timeout_ms = random.Between(1, 20000);
+  if (random.Permille(150)) config.total_timeout_ms = random.Between(1, 60000);
+}
+
 class RandomClients {
  public:
   RandomClients(uint64_t seed, const CoreConfig& config, bool long_answers, TimeUs mean_gap_us,
                 TimeUs step_us)
       : random_(seed, kClientStream),
+        scheduling_(seed, kSchedulingStream),
         config_(config),
         long_answers_(long_answers),
         mean_gap_us_(mean_gap_us),
@@ -109,6 +122,7 @@ class RandomClients {
                         ? 0
                         : static_cast<TimeUs>(random_.Gap(static_cast<uint64_t>(mean_gap_us_)));
     FillRequest(client.request);
+    FillScheduling(client.request);
     FillBehaviour(client);
     return client;
   }
@@ -151,6 +165,13 @@ class RandomClients {
     for (uint32_t n = std::min(stops, 100u); n > 0; --n) request.stop_ids.push_back(Id());
   }
 
+  void FillScheduling(Request& request) {
+    request.fair_key = scheduling_.Below(3);
+    if (scheduling_.Permille(200)) request.request_class = coordinator::RequestClass::kBatch;
+    if (scheduling_.Permille(100)) request.first_token_deadline_ms = scheduling_.Between(1, 5000);
+    if (scheduling_.Permille(100)) request.total_deadline_ms = scheduling_.Between(1, 20000);
+  }
+
   void FillBehaviour(ClientScript& client) {
     const auto soon = [this] { return static_cast<TimeUs>(random_.Below(3 * step_us_)); };
     switch (random_.Below(10)) {
@@ -184,6 +205,7 @@ class RandomClients {
   }
 
   Random random_;
+  Random scheduling_;
   const CoreConfig config_;
   const bool long_answers_;
   const TimeUs mean_gap_us_;
@@ -272,6 +294,8 @@ Scenario RandomScenario(uint64_t seed) {
   scenario.seed = seed;
   const bool tight = random.Permille(250);
   scenario.config = RandomConfig(random, tight);
+  Random schedule(seed, kScheduleStream);
+  DrawSchedule(schedule, scenario.config);
   const CoreConfig& config = scenario.config;
   scenario.ranks = random.OneOf({1, 2, 2, 4});
   scenario.model.vocab_size = config.vocab_size;
@@ -312,7 +336,8 @@ std::string Describe(const Scenario& scenario) {
                       " tokens, deadline ", config.step_deadline_ms, " ms, ", config.snapshots,
                       " snapshots, block ", config.snapshot_policy.block_tokens, ", ",
                       config.num_speculative_tokens, config.spec_dynamic ? " or fewer" : "",
-                      " drafts, ", scenario.model.draft_percent, " % right");
+                      " drafts, ", scenario.model.draft_percent, " % right, prefill quantum ",
+                      config.prefill_quantum_ms, " ms, decode share ", config.min_decode_share);
 }
 
 }  // namespace quartet::simulation

@@ -81,6 +81,7 @@ struct PlantedBugs {
   std::function<void(std::vector<UnitKey>&)> names;  // of units of answers, as the core gets them
   std::function<void(coordinator::Ledger&)> ledger;
   bool deaf_to_cancel = false;
+  bool deaf_to_pause = false;
 };
 
 struct Scenario {

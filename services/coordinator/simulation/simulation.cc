@@ -28,6 +28,7 @@ constexpr uint64_t kTurnsPerIndexCheck = 16;
 std::string EndName(const Output& output) {
   if (output.kind == Output::Kind::kCancelled) return "cancelled";
   if (output.kind == Output::Kind::kFailed) return absl::StrCat("failed, ", output.message);
+  if (output.kind == Output::Kind::kExpired) return "deadline";
   switch (output.reason) {
     case FinishReason::kEndToken:
       return "end token";
@@ -132,6 +133,7 @@ void Simulation::Submit(std::unique_ptr<ClientScript> script) {
   if (keep_records_) {
     record = records_.emplace_back(std::make_unique<ClientRecord>()).get();
     record->seed = script->request.sampling.seed;
+    record->submitted = now_;
     record->refused = true;  // until it is accepted
   }
   if (!core_.has_value()) {
@@ -146,6 +148,7 @@ void Simulation::Submit(std::unique_ptr<ClientScript> script) {
   const SubmitOutcome outcome = core_->OnSubmit(script->request, now_);
   auditor_.OnSubmit(script->request, outcome);
   if (outcome.kind != SubmitOutcome::Kind::kAccepted) {
+    if (record != nullptr) record->retry_after_ms = outcome.retry_after_ms;
     return Note({.kind = Kind::kRefuse, .a = prompt, .note = outcome.message});
   }
   Note({.kind = Kind::kSubmit, .who = outcome.id, .a = prompt, .b = script->request.max_tokens});
@@ -157,6 +160,11 @@ void Simulation::Submit(std::unique_ptr<ClientScript> script) {
   client.record = record;
   if (record != nullptr) record->refused = false;
   request_of_[client.number] = outcome.id;
+  const coordinator::Request& request = client.script->request;
+  for (const uint32_t ms : {request.first_token_deadline_ms, request.total_deadline_ms,
+                            scenario_.config.queue_timeout_ms, scenario_.config.total_timeout_ms}) {
+    if (ms != 0) events_.Push(now_ + TimeUs{ms} * 1000, Look{});
+  }
   if (client.script->leaves == ClientScript::Leaves::kAfterSubmit) {
     events_.Push(now_ + client.script->leave_after_us, Leave{client.number});
   }
@@ -281,21 +289,37 @@ void Simulation::React(Client& client, const Output& output) {
   }
 }
 
-void Simulation::CancelSlowClients() {
+void Simulation::PauseSlowClients() {
   std::vector<uint64_t> slow;
   for (auto& [request, client] : clients_) {
     if (client.script->read_us == 0 || client.left) continue;
-    const TimeUs unread = std::max<TimeUs>(0, client.read_until - now_) / client.script->read_us;
-    if (unread <= scenario_.slow_client_tokens) {
-      client.slow_since.reset();
-    } else if (!client.slow_since.has_value()) {
-      client.slow_since = now_;
-    } else if (now_ - *client.slow_since >= scenario_.slow_client_us) {
+    const TimeUs read_us = client.script->read_us;
+    const bool was_paused = client.paused_since.has_value();
+    const TimeUs limit = scenario_.slow_client_tokens / (was_paused ? 4 : 1);
+    const bool paused = (client.read_until - now_ + read_us - 1) / read_us > limit;
+    if (paused != was_paused) {
+      Note({.kind = Kind::kPause, .who = request, .a = paused});
+      client.paused_since = paused ? std::optional(now_) : std::nullopt;
+      if (!scenario_.bugs.deaf_to_pause) core_->OnPause(request, paused);
+      auditor_.OnPause(request, paused);
+    }
+    if (!paused) continue;
+    const TimeUs too_long = *client.paused_since + scenario_.slow_client_us;
+    if (now_ >= too_long) {
       slow.push_back(request);
+    } else if (client.look_at <= now_) {
+      const TimeUs has_read = client.read_until - scenario_.slow_client_tokens / 4 * read_us;
+      client.look_at = std::min(too_long, std::max(has_read, now_ + 1));
+      events_.Push(client.look_at, Look{});
     }
   }
   for (const uint64_t request : slow) Cancel(clients_.at(request), "it does not read");
   if (!slow.empty()) DeliverOutputs();
+}
+
+bool Simulation::AnyPaused() const {
+  return std::any_of(clients_.begin(), clients_.end(),
+                     [](const auto& entry) { return entry.second.paused_since.has_value(); });
 }
 
 void Simulation::EndRun() {
@@ -309,14 +333,15 @@ void Simulation::EndRun() {
 
 void Simulation::Turn() {
   CheckStepDeadline();
+  if (core_.has_value()) core_->ExpireDeadlines(now_);
   DeliverOutputs();
   if (!core_.has_value()) return;
   EndRun();
+  PauseSlowClients();
   if (!core_->step_in_flight()) {
     if (auditor_.violation().empty()) auditor_.CheckStates(workers_);
     if (auditor_.violation().empty()) RunNextStep();
   }
-  CancelSlowClients();
   coordinator::Ledger ledger = core_->GetLedger();
   if (scenario_.bugs.ledger) scenario_.bugs.ledger(ledger);
   if (auditor_.violation().empty()) auditor_.CheckBooks(ledger);
@@ -344,7 +369,8 @@ void Simulation::RunNextStep() {
   std::optional<StepPlan> plan = core_->PlanStep(now_);
   if (scenario_.bugs.plan) scenario_.bugs.plan(plan);
   if (!plan.has_value()) {
-    if (auditor_.open_requests() == 0) return;
+    // Nothing is to do, or all that has a place waits for its client.
+    if (auditor_.open_requests() == 0 || AnyPaused()) return;
     return auditor_.Violate(absl::StrCat("I9: ", auditor_.open_requests(),
                                          " requests are open and nothing is planned"));
   }

@@ -24,7 +24,9 @@ namespace quartet::simulation {
 // What one client saw.
 struct ClientRecord {
   uint64_t seed = 0;
+  TimeUs submitted = 0;
   bool refused = false;
+  uint32_t retry_after_ms = 0;  // refused
   std::vector<int32_t> tokens;
   std::vector<TimeUs> token_times;
   std::optional<coordinator::Output> end;
@@ -83,7 +85,9 @@ class Simulation {
     uint32_t rank = 0;
   };
   struct Ready {};
-  using Event = std::variant<Arrival, Leave, Truncate, Answered, PlanAgain, WorkerGone, Ready>;
+  struct Look {};  // something may be due now
+  using Event =
+      std::variant<Arrival, Leave, Truncate, Answered, PlanAgain, WorkerGone, Ready, Look>;
 
   // A client whose request is open.
   struct Client {
@@ -94,7 +98,8 @@ class Simulation {
     std::optional<UnitNames> names;  // if it uses the prefix cache
     bool left = false;
     TimeUs read_until = 0;  // when it has read everything that it was told
-    std::optional<TimeUs> slow_since;
+    std::optional<TimeUs> paused_since;
+    TimeUs look_at = 0;  // while it is paused
     ClientRecord* record = nullptr;
   };
 
@@ -105,6 +110,7 @@ class Simulation {
   void On(PlanAgain& event);
   void On(WorkerGone& event);
   void On(Ready& event);
+  void On(Look&) {}
 
   void ScheduleArrival();
   void Submit(std::unique_ptr<ClientScript> script);
@@ -121,7 +127,8 @@ class Simulation {
   void TracePlan(const coordinator::StepPlan& plan);
   void Execute(coordinator::StepPlan plan);
   void Send(Answer answer, Fault fault, TimeUs step_us);
-  void CancelSlowClients();
+  void PauseSlowClients();
+  bool AnyPaused() const;
   void EndEngine(const std::string& message);
   void EndRun();
   bool LastSteps() const { return auditor_.tally().steps >= max_steps_; }

@@ -25,6 +25,8 @@ std::string What(const TraceEvent& e) {
       return absl::StrCat("request ", e.who, " is cancelled: ", e.note);
     case Kind::kTruncate:
       return absl::StrCat("request ", e.who, " is truncated to ", e.a);
+    case Kind::kPause:
+      return absl::StrCat("request ", e.who, e.a != 0 ? " is paused" : " goes on");
     case Kind::kClose:
       return absl::StrCat("  close seq ", e.a);
     case Kind::kOpen:

@@ -19,6 +19,7 @@ struct TraceEvent {
     kRefuse,     // a = prompt tokens, note = why
     kCancel,     // who = request, note = why
     kTruncate,   // who = request, a = tokens kept
+    kPause,      // who = request, a = whether it is paused now
     kClose,      // a = seq_uid
     kOpen,       // a = seq_uid, b = slot, c = seed
     kResume,     // a = seq_uid, b = tokens, c = snapshot

@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kPauseAtBytes = 256 << 10;
 constexpr size_t kResumeAtBytes = 64 << 10;
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr absl::Duration kDeadlineMax = absl::Hours(24 * 365);
 
 grpc::Status ToGrpc(const ApiError& error) {
   switch (error.status) {
@@ -33,6 +34,8 @@ grpc::Status ToGrpc(const ApiError& error) {
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message};
     case 503:
       return {grpc::StatusCode::UNAVAILABLE, error.message};
+    case 504:
+      return {grpc::StatusCode::DEADLINE_EXCEEDED, error.message};
     default:
       return {grpc::StatusCode::INTERNAL, error.message};
   }
@@ -45,18 +48,25 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   // `request` lives as long as the call does, but only until OnDone: it is copied.
-  GenerateCall(GatewayCore* core, const v1::GenerateRequest& request)
-      : core_(core), request_(request) {}
+  GenerateCall(GatewayCore* core, grpc::CallbackServerContext* context,
+               const v1::GenerateRequest& request)
+      : core_(core),
+        context_(context),
+        request_(request),
+        authorization_(Authorization(*context)),
+        deadline_(absl::FromChrono(context->deadline())) {}
 
   void Begin() {
     self_ = shared_from_this();
     if (!core_->NotReadyReason().empty()) {
-      End(ToGrpc(NotReadyError()));
+      Fail(NotReadyError());
       return;
     }
     if (!core_->pool()->Post(request_.ByteSizeLong(),
                              [self = shared_from_this()] { self->Prepare(); })) {
-      End(ToGrpc({.status = 429, .message = "too many requests are waiting; try again"}));
+      Fail({.status = 429,
+            .message = "too many requests are waiting; try again",
+            .retry_after_s = 1});
     }
   }
 
@@ -79,7 +89,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   void OnError(const absl::Status& status, bool admitted) override {
     LogWarning(absl::StrCat("a gRPC request failed: ", status.ToString()));
-    End(ToGrpc(FromEngineStatus(status, admitted)));
+    Fail(FromEngineStatus(status, admitted));
   }
 
   void OnWriteDone(bool ok) override {
@@ -130,9 +140,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
         PrepareGenerate(request_, {.model = model.get(),
                                    .served_model_name = core_->options().served_model_name,
                                    .max_model_len = core_->engine()->state().max_model_len,
-                                   .trust_content_tokens = core_->options().trust_content_tokens});
+                                   .trust_content_tokens = core_->options().trust_content_tokens,
+                                   .authorization = authorization_,
+                                   .total_deadline = TimeLeft()});
     if (auto* error = std::get_if<ApiError>(&result)) {
-      End(ToGrpc(*error));
+      Fail(*error);
       return;
     }
     Prepared& prepared = std::get<Prepared>(result);
@@ -149,6 +161,29 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     }
     if (resume) generation->SetPaused(false);
     if (cancelled) generation->Cancel();
+  }
+
+  static std::string Authorization(const grpc::CallbackServerContext& context) {
+    const auto entry = context.client_metadata().find("authorization");
+    if (entry == context.client_metadata().end()) return "";
+    return {entry->second.data(), entry->second.size()};
+  }
+
+  // Zero if the client set no deadline, which gRPC shows as one that is ages away.
+  absl::Duration TimeLeft() const {
+    const absl::Duration left = deadline_ - absl::Now();
+    return left > kDeadlineMax ? absl::ZeroDuration() : left;
+  }
+
+  void Fail(const ApiError& error) {
+    std::lock_guard lock(mutex_);
+    if (end_) return;
+    end_ = ToGrpc(error);
+    // As long as the call is not finished its context is there.
+    if (error.retry_after_s > 0 && !finished_) {
+      context_->AddTrailingMetadata("retry-after", absl::StrCat(error.retry_after_s));
+    }
+    Pump();
   }
 
   void End(grpc::Status status) {
@@ -176,7 +211,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   }
 
   GatewayCore* const core_;
+  grpc::CallbackServerContext* const context_;
   const v1::GenerateRequest request_;
+  const std::string authorization_;
+  const absl::Time deadline_;
   AnswerStyle style_;  // set before the generation starts
   std::shared_ptr<GenerateCall> self_;
 
@@ -197,8 +235,8 @@ class Service final : public v1::Inference::CallbackService {
   explicit Service(GatewayCore* core) : core_(core) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext*, const v1::GenerateRequest* request) override {
-    auto call = std::make_shared<GenerateCall>(core_, *request);
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
+    auto call = std::make_shared<GenerateCall>(core_, context, *request);
     call->Begin();
     return call.get();
   }

@@ -20,6 +20,8 @@ struct HttpRequest {
   std::string path;               // without the query
   std::string remote;             // the peer's address, for logs
   std::string client_request_id;  // X-Request-Id; empty if the client sent none or an unfit one
+  std::string authorization;      // the header as it came; never logged
+  std::string deadline_ms;        // X-Request-Deadline-Ms as it came
   std::string body;
 };
 

@@ -190,6 +190,8 @@ class Session : public std::enable_shared_from_this<Session> {
     request.method = std::string(head.method_string());
     request.remote = remote_;
     request.client_request_id = FitRequestId(std::string_view(head["X-Request-Id"]));
+    request.authorization = std::string(head[http::field::authorization]);
+    request.deadline_ms = std::string(head["X-Request-Deadline-Ms"]);
     std::string_view target(head.target().data(), head.target().size());
     if (absl::StartsWithIgnoreCase({target.data(), target.size()}, "http://")) {
       const size_t slash = target.find('/', 7);

@@ -1,6 +1,8 @@
 #include "services/gateway/openai/api_error.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "services/gateway/routing/retry_after.h"
 #include "services/gateway/text/json.h"
 #include "services/gateway/text/utf8.h"
 
@@ -25,6 +27,7 @@ std::string_view ApiErrorType(int status) {
     case 401:
       return "authentication_error";
     case 408:
+    case 504:
       return "timeout";
     case 429:
       return "rate_limit_error";
@@ -62,9 +65,15 @@ HttpReply ApiErrorReply(const ApiError& error) {
 ApiError FromEngineStatus(const absl::Status& status, bool admitted) {
   const std::string text(status.message());
   switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted:
-      return {
-          .status = 429, .message = absl::StrCat("the server is busy: ", text), .retry_after_s = 1};
+    case absl::StatusCode::kResourceExhausted: {
+      const absl::Duration wait = RetryAfter(status).value_or(absl::Seconds(1));
+      return {.status = 429,
+              .message = absl::StrCat("the server is busy: ", text),
+              .retry_after_s =
+                  static_cast<int>(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))))};
+    }
+    case absl::StatusCode::kDeadlineExceeded:
+      return {.status = 504, .message = absl::StrCat("the request took too long: ", text)};
     case absl::StatusCode::kInvalidArgument:
       return {.status = 400, .message = text};
     case absl::StatusCode::kUnavailable:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -28,6 +29,10 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
   void Begin() {
     if (!core_->NotReadyReason().empty()) {
       call_->Reply(ApiErrorReply(NotReadyError()));
+      return;
+    }
+    if (auto error = ReadDeadline()) {
+      call_->Reply(ApiErrorReply(*error));
       return;
     }
     auto self = shared_from_this();
@@ -97,6 +102,19 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
   }
 
  private:
+  std::optional<ApiError> ReadDeadline() {
+    const std::string& header = call_->request().deadline_ms;
+    if (header.empty()) return std::nullopt;
+    uint32_t ms = 0;
+    if (!absl::SimpleAtoi(header, &ms) || ms == 0) {
+      return ApiError{.message = absl::StrCat("X-Request-Deadline-Ms is '", header.substr(0, 40),
+                                              "'; it must be a whole number of milliseconds, at "
+                                              "least 1")};
+    }
+    deadline_ = absl::Now() + absl::Milliseconds(ms);
+    return std::nullopt;
+  }
+
   // On the text pool.
   void Prepare(const std::string& body) {
     {
@@ -108,7 +126,11 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
     const PrepareContext context{.model = model.get(),
                                  .served_model_name = core_->options().served_model_name,
                                  .max_model_len = engine.max_model_len,
-                                 .trust_content_tokens = core_->options().trust_content_tokens};
+                                 .trust_content_tokens = core_->options().trust_content_tokens,
+                                 .authorization = call_->request().authorization,
+                                 .total_deadline = deadline_ == absl::InfiniteFuture()
+                                                       ? absl::ZeroDuration()
+                                                       : deadline_ - absl::Now()};
     auto result = chat_ ? PrepareChat(body, context) : PrepareCompletion(body, context);
     if (auto* error = std::get_if<ApiError>(&result)) {
       call_->Reply(ApiErrorReply(*error));
@@ -179,6 +201,7 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
   GatewayCore* const core_;
   const bool chat_;
   const std::shared_ptr<HttpCall> call_;
+  absl::Time deadline_ = absl::InfiniteFuture();  // set by Begin
 
   std::mutex mutex_;
   std::shared_ptr<Generation> generation_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/routing/fair_key.h"
 #include "services/gateway/routing/gateway_core.h"
 #include "services/gateway/text/chat_prompt.h"
 #include "services/gateway/text/detokenizer.h"
@@ -67,6 +68,11 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   plan.stop_ids = fields.stop_token_ids;
   plan.ignore_eos = fields.ignore_eos;
   plan.cache_salt = fields.cache_salt;
+  plan.scheduling = {
+      .fair_key = FairKey(context.authorization, fields.user),
+      .batch = fields.batch,
+      .first_token_deadline = absl::Milliseconds(fields.ttft_deadline_ms.value_or(0)),
+      .total_deadline = context.total_deadline};
   out->style.stream = fields.stream;
   out->style.include_usage = fields.include_usage;
   out->style.continuous_usage_stats = fields.continuous_usage_stats;

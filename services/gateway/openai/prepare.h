@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/request.h"
 #include "services/gateway/routing/generation.h"
@@ -19,6 +20,8 @@ struct PrepareContext {
   std::string served_model_name;
   uint32_t max_model_len = 0;  // tokens of prompt and output together
   bool trust_content_tokens = false;
+  std::string authorization;      // the header of that name
+  absl::Duration total_deadline;  // zero = none
 };
 
 // How the answer is to look.

@@ -12,6 +12,7 @@ namespace {
 using text::Value;
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr size_t kUserBytesMax = 512;
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
 void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error) {
@@ -136,6 +137,23 @@ void ParseStream(Fields& fields, std::optional<ApiError>* error, CommonFields* o
   }
 }
 
+// Lower priorities are served first, as elsewhere; there are two classes, and 0 is the upper one.
+void ParseScheduling(Fields& fields, CommonFields* out) {
+  out->user = fields.String("user").value_or("");
+  if (out->user.size() > kUserBytesMax) {
+    fields.Fail("user", absl::StrCat("must be at most ", kUserBytesMax, " bytes long"));
+  }
+  const std::string tier = fields.String("service_tier").value_or("auto");
+  if (tier != "auto" && tier != "default" && tier != "scale" && tier != "priority" &&
+      tier != "flex") {
+    fields.Fail("service_tier",
+                "must be \"auto\", \"default\", \"scale\", \"priority\" or \"flex\"");
+  }
+  const int64_t priority = fields.Integer("priority", -kInt32Max, kInt32Max).value_or(0);
+  out->batch = tier == "flex" || priority > 0;
+  out->ttft_deadline_ms = fields.Integer("ttft_deadline_ms", 1, kInt32Max);
+}
+
 void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens_min,
                  std::optional<ApiError>* error, CommonFields* out) {
   ParseStream(fields, error, out);
@@ -182,7 +200,7 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
                  "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema",
                  "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens",
                  "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids"});
-  RefuseInteger(fields, "priority", -kInt32Max, kInt32Max, 0);
+  ParseScheduling(fields, out);
 }
 
 void CheckTools(Fields& fields) {

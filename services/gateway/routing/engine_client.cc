@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
@@ -13,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "proto/quartet/v1/engine.grpc.pb.h"
 #include "services/common/log.h"
+#include "services/gateway/routing/retry_after.h"
 
 namespace quartet::gateway {
 namespace {
@@ -20,8 +23,17 @@ namespace {
 // Polls in a row that may run into their timeout before the coordinator counts as not ready.
 constexpr int kLatePollsMax = 3;
 
+constexpr int64_t kDeadlineMsMax = std::numeric_limits<uint32_t>::max();
+
 absl::Status FromGrpc(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+// On the wire 0 is none; what is past already is as short as can be.
+uint32_t WireMs(absl::Duration deadline) {
+  if (deadline == absl::ZeroDuration()) return 0;
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline), 1, kDeadlineMsMax));
 }
 
 void ToProto(const SequenceRequest& from, v1::Submit* to) {
@@ -40,6 +52,11 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
   to->set_first_padding_id(from.first_padding_id);
   to->set_ignore_eos(from.ignore_eos);
   to->set_cache_salt(from.cache_salt);
+  to->set_fair_key(from.scheduling.fair_key);
+  to->set_request_class(from.scheduling.batch ? v1::Submit::REQUEST_CLASS_BATCH
+                                              : v1::Submit::REQUEST_CLASS_INTERACTIVE);
+  to->set_first_token_deadline_ms(WireMs(from.scheduling.first_token_deadline));
+  to->set_total_deadline_ms(WireMs(from.scheduling.total_deadline));
 }
 
 SequenceEnd FromProto(const v1::Finished& from) {
@@ -140,6 +157,7 @@ class Call final : public Sequence,
 
   void SetPaused(bool paused) override {
     std::lock_guard lock(mutex_);
+    if (paused_ != paused) TellPaused(paused);
     paused_ = paused;
     if (!paused_ && !reading_ && !ended_) {
       reading_ = true;
@@ -169,6 +187,9 @@ class Call final : public Sequence,
       case v1::EngineEvent::kFinished:
         TellEnd(FromProto(event_.finished()));
         break;
+      case v1::EngineEvent::kRejected:
+        retry_after_ = absl::Milliseconds(event_.rejected().retry_after_ms());
+        break;
       case v1::EngineEvent::EVENT_NOT_SET:
         break;
     }
@@ -196,6 +217,9 @@ class Call final : public Sequence,
     end.status = status.ok()
                      ? absl::InternalError("the coordinator ended a sequence without saying how")
                      : FromGrpc(status);
+    if (retry_after_ > absl::ZeroDuration()) {
+      end.status = WithRetryAfter(std::move(end.status), retry_after_);
+    }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
         status.error_code() == grpc::StatusCode::ABORTED) {
       on_broken_();
@@ -223,7 +247,15 @@ class Call final : public Sequence,
     observer->OnEnd(end);
   }
 
-  // With mutex_ held. At most two requests are ever written: the submission and one truncation.
+  // With mutex_ held. What was not written yet is not news any more.
+  void TellPaused(bool paused) {
+    if (ended_) return;
+    if (writes_.size() > (writing_ ? 1u : 0u) && writes_.back().has_pause()) writes_.pop_back();
+    writes_.emplace_back().mutable_pause()->set_paused(paused);
+    StartNextWrite();
+  }
+
+  // With mutex_ held. At most four requests wait: submission, truncation, and a pause behind each.
   void StartNextWrite() {
     if (writing_ || writes_.empty() || ended_) return;
     writing_ = true;
@@ -235,6 +267,7 @@ class Call final : public Sequence,
   std::shared_ptr<Call> self_;
   std::shared_ptr<SequenceObserver> observer_;
   v1::EngineEvent event_;
+  absl::Duration retry_after_;  // of a refusal
 
   std::mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();

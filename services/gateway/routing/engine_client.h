@@ -22,6 +22,15 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
+// How a request is scheduled among others.
+struct Scheduling {
+  uint64_t fair_key = 0;  // of FairKey
+  bool batch = false;     // has what the others leave
+  // From the submit on, when the first token and the last are of no use any more; zero = never.
+  absl::Duration first_token_deadline;
+  absl::Duration total_deadline;
+};
+
 struct SequenceRequest {
   std::string request_id;
   std::vector<int32_t> prompt_ids;
@@ -33,12 +42,13 @@ struct SequenceRequest {
   int32_t first_padding_id = 0;
   bool ignore_eos = false;
   std::string cache_salt;
+  Scheduling scheduling;
 };
 
 // How a sequence ended. With a status that is not OK nothing else counts.
 struct SequenceEnd {
   enum class Reason { kEndToken, kStopId, kLength, kTruncated };
-  absl::Status status;
+  absl::Status status;  // may say when to try again (retry_after.h)
   Reason reason = Reason::kEndToken;
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;  // the end token included
@@ -65,7 +75,8 @@ class Sequence {
   virtual void Cancel() = 0;
   // Of the sampled tokens the first `n_tokens` count.
   virtual void Truncate(uint32_t n_tokens) = 0;
-  // While paused no more than one further event is taken from the engine.
+  // While paused no more than one further event is taken from the engine, which is told to make no
+  // further tokens.
   virtual void SetPaused(bool paused) = 0;
 };
 

@@ -44,6 +44,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.first_padding_id = end.first_padding_id < end.vocab_size ? end.first_padding_id : 0;
       request.ignore_eos = plan_.ignore_eos;
       request.cache_salt = plan_.cache_salt;
+      request.scheduling = plan_.scheduling;
       choices_[i]->sequence =
           engine->Submit(request, std::make_shared<Line>(shared_from_this(), i));
     }

@@ -32,6 +32,7 @@ struct GenerationPlan {
   std::vector<int32_t> stop_ids;
   bool ignore_eos = false;
   std::string cache_salt;
+  Scheduling scheduling;
 };
 
 enum class FinishKind { kEndToken, kStopId, kStopString, kLength };

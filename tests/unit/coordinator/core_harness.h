@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 
 namespace quartet::coordinator {
 
-// A core with the hash-chain model behind it and a clock that moves 1 ms per step. Checks the
+// A core with the hash-chain model behind it and a clock that moves by step_us per step. Checks the
 // invariants and the workers' contract after everything that happens, and names the units of texts
 // as the coordinator's engine does.
 class CoreHarness {
@@ -25,6 +26,7 @@ class CoreHarness {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
     std::vector<float> prompt_logprobs;
+    std::optional<Output> first_token;
     std::vector<Output> terminals;
   };
 
@@ -126,6 +128,7 @@ class CoreHarness {
     if (plan->is_step()) {
       StepCollector collector(1);
       collector.Begin(plan->epoch, plan->step_id);
+      pending_us = step_us(*plan);
       pending = collector.Add(ToAnswer(workers.Run(ToProto(*plan), 0), 0)).outcome;
     }
     EXPECT_EQ(workers.violation(), "");
@@ -133,7 +136,7 @@ class CoreHarness {
   }
   void Answer() {
     ASSERT_TRUE(pending.has_value());
-    now += 1000;
+    now += pending_us;
     EXPECT_TRUE(core.OnStepResult(*pending, now));
     pending.reset();
     Drain();
@@ -160,6 +163,7 @@ class CoreHarness {
           break;
         case Output::Kind::kTokens:
           EXPECT_EQ(to.admitted, 1);
+          if (!output.tokens.empty() && !to.first_token.has_value()) to.first_token = output;
           to.tokens.insert(to.tokens.end(), output.tokens.begin(), output.tokens.end());
           if (auto name = names.find(output.id); name != names.end()) {
             core.OnUnitKeys(output.id, name->second.Append(output.tokens));
@@ -190,6 +194,8 @@ class CoreHarness {
   std::map<uint64_t, Told> told;
   std::map<uint64_t, Names> names;
   std::optional<StepOutcome> pending;
+  std::function<TimeUs(const StepPlan&)> step_us = [](const StepPlan&) { return 1000; };
+  TimeUs pending_us = 0;
   TimeUs now = 1000000;
 };
 

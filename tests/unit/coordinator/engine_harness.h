@@ -90,6 +90,7 @@ class Call {
       tokens.insert(tokens.end(), event.tokens().ids().begin(), event.tokens().ids().end());
     }
     if (event.has_finished()) finished = event.finished();
+    if (event.has_rejected()) retry_after_ms = event.rejected().retry_after_ms();
     return event;
   }
   // Until at least n tokens are there.
@@ -109,6 +110,11 @@ class Call {
     request.mutable_truncate()->set_n_tokens(n);
     stream_->Write(request);
   }
+  void Pause(bool paused) {
+    v1::EngineRequest request;
+    request.mutable_pause()->set_paused(paused);
+    stream_->Write(request);
+  }
   void Write(const v1::EngineRequest& request) { stream_->Write(request); }
   void HalfClose() { stream_->WritesDone(); }
   void Cancel() { context_.TryCancel(); }
@@ -116,6 +122,7 @@ class Call {
   bool admitted = false;
   std::vector<int32_t> tokens;
   std::optional<v1::Finished> finished;
+  std::optional<uint32_t> retry_after_ms;  // of a refusal
 
  private:
   grpc::ClientContext context_;

@@ -18,6 +18,7 @@ constexpr char kRunning[] = R"(vllm:num_requests_running{engine="0",model_name="
 constexpr char kWaiting[] = R"(vllm:num_requests_waiting{engine="0",model_name="hash-chain"})";
 constexpr char kSlotsUsed[] = R"(quartet_pool_used{pool="slots"})";
 constexpr char kPagesUsed[] = R"(quartet_pool_used{pool="pages"})";
+constexpr char kPaused[] = "quartet_requests_paused";
 
 class EngineRanks : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, EngineRanks, ::testing::Values(1, 4));
@@ -200,6 +201,8 @@ TEST(Engine, AFullQueueIsResourceExhausted) {
   const grpc::Status status = excess.ReadToEnd();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("2 requests wait, the limit is 2"));
+  EXPECT_GE(excess.retry_after_ms.value_or(0), 1000u);
+  EXPECT_LE(excess.retry_after_ms.value_or(0), 60000u);
   EXPECT_EQ(harness.Metric(R"(quartet_admission_refused_total{reason="queue_full"})"), 1);
   gate.Open();
   for (int i = 0; i < 3; ++i) {
@@ -312,6 +315,117 @@ TEST(Engine, AClientThatDoesNotReadIsCancelled) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_THAT(status.error_message(), HasSubstr("unread"));
   EXPECT_LT(call.tokens.size(), 8000u);
+}
+
+TEST(Engine, AClientThatPausesGetsNoTokensUntilItGoesOn) {
+  EngineHarness harness(EngineHarness::Options(1));
+  harness.AddRanks(1);
+  const v1::Submit submit = EngineHarness::Ask(1, 10, 4000);
+  Call call(harness.stub.get(), submit);
+  ASSERT_TRUE(call.ReadTokens(3));
+  call.Pause(true);
+  ASSERT_TRUE(harness.AwaitMetric(kPaused, 1));
+  const double steps = *harness.Metric("quartet_steps_total");
+  // It alone is paused: others go on.
+  const v1::Submit other = EngineHarness::Ask(2, 10, 200);
+  Call brisk(harness.stub.get(), other);
+  EXPECT_TRUE(brisk.ReadToEnd().ok());
+  EXPECT_EQ(brisk.tokens, EngineHarness::Alone(other, 200));
+  EXPECT_LE(*harness.Metric("quartet_steps_total"), steps + 201) << "it had rows of its own";
+  EXPECT_EQ(harness.Metric(kSlotsUsed), 1) << "and keeps its place";
+  call.Pause(false);
+  EXPECT_TRUE(call.ReadToEnd().ok());
+  EXPECT_EQ(call.tokens, EngineHarness::Alone(submit, 4000));
+  EXPECT_EQ(harness.Metric(kPaused), 0);
+}
+
+TEST(Engine, AClientThatStaysPausedIsCancelled) {
+  EngineOptions options = EngineHarness::Options(1);
+  options.slow_client_timeout_ms = 50;
+  EngineHarness harness(options);
+  harness.AddRanks(1);
+  Call call(harness.stub.get(), EngineHarness::Ask(1, 10, 8000));
+  ASSERT_TRUE(call.ReadTokens(1));
+  call.Pause(true);
+  EXPECT_EQ(call.ReadToEnd().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(harness.AwaitMetric(kSlotsUsed, 0));
+}
+
+TEST(Engine, AClientThatReadsSlowlyIsPausedAndThenGetsTheRest) {
+  EngineOptions options = EngineHarness::Options(1);
+  options.stream_buffer_bytes = 512;
+  EngineHarness harness(options);
+  harness.AddRanks(1);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  auto slow = v1::Engine::NewStub(harness.NewChannel(arguments));
+  const v1::Submit submit = EngineHarness::Ask(1, 10, 8000);
+  Call call(slow.get(), submit);
+  ASSERT_TRUE(call.ReadTokens(1));
+  ASSERT_TRUE(harness.AwaitMetric(kPaused, 1));
+  EXPECT_TRUE(call.ReadToEnd().ok());
+  EXPECT_EQ(call.tokens, EngineHarness::Alone(submit, 8000));
+}
+
+TEST(Engine, PausesBeforeTheSubmitAreRefused) {
+  EngineHarness harness(EngineHarness::Options(1));
+  harness.AddRanks(1);
+  grpc::ClientContext context;
+  auto stream = harness.stub->Generate(&context);
+  v1::EngineRequest request;
+  request.mutable_pause()->set_paused(true);
+  stream->Write(request);
+  v1::EngineEvent event;
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(Engine, ADeadlineThatPassesEndsTheCallAlsoInTheMiddleOfAStep) {
+  EngineHarness harness(EngineHarness::Options(1));
+  Gate gate;
+  auto worker = harness.WorkerOptions();
+  worker.before_step = [&gate](const v1::StepPlan&) { gate.Pass(); };
+  harness.AddWorker(worker);
+  ASSERT_TRUE(harness.AwaitReason(""));
+  gate.Close();
+  v1::Submit submit = EngineHarness::Ask(1, 10, 500);
+  submit.set_total_deadline_ms(100);
+  Call call(harness.stub.get(), submit);
+  const grpc::Status status = call.ReadToEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "its deadline of 100 ms passed after 0 tokens");
+  EXPECT_EQ(harness.Metric(kSlotsUsed), 0);
+  gate.Open();
+}
+
+TEST(Engine, AdmissionAndOrderAreCounted) {
+  EngineHarness harness(EngineHarness::Options(1));
+  harness.AddRanks(1);
+  for (int i = 0; i < 3; ++i) {
+    Call call(harness.stub.get(), EngineHarness::Ask(i, 100, 5));
+    EXPECT_TRUE(call.ReadToEnd().ok());
+  }
+  // Nothing was known when the first one came.
+  EXPECT_EQ(harness.Metric("quartet_ttft_prediction_error_seconds_count"), 2);
+  EXPECT_EQ(harness.Metric("quartet_overtakes_total"), 0);
+  EXPECT_EQ(harness.Metric("quartet_no_progress_total"), 0);
+  v1::Submit late = EngineHarness::Ask(9, 8000, 5);
+  late.set_first_token_deadline_ms(1);
+  Call call(harness.stub.get(), late);
+  EXPECT_EQ(call.ReadToEnd().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(harness.Metric(R"(quartet_admission_refused_total{reason="deadline"})"), 1);
+}
+
+TEST(Engine, OptionsThatMakeNoSenseAreNamed) {
+  EngineOptions options = EngineHarness::Options(1);
+  EXPECT_EQ(OptionsError(options), "");
+  options.min_decode_share = 1;
+  EXPECT_THAT(OptionsError(options), HasSubstr("--min-decode-share"));
+  options.min_decode_share = 0.5;
+  options.queue_timeout_s = 4000000000;
+  EXPECT_THAT(OptionsError(options), HasSubstr("--queue-timeout-s"));
 }
 
 // ---- ranks that fail -------------------------------------------------------------------------

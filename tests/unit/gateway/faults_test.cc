@@ -78,6 +78,67 @@ TEST_F(FaultsTest, WhatTheEngineRefusesKeepsItsMeaning) {
   EXPECT_THAT(internal.body, ::testing::Not(HasSubstr("secret")));
 }
 
+TEST_F(FaultsTest, ARefusalCarriesTheEnginesRetryAfterInWholeSeconds) {
+  script()->refusal = absl::ResourceExhaustedError("4 requests wait");
+  Start();
+  EXPECT_EQ(Chat().headers.at("retry-after"), "1") << "the engine did not say";
+  script()->retry_after_ms = 12001;
+  const RawReply reply = Chat();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.headers.at("retry-after"), "13");
+  EXPECT_EQ(Chat(R"("stream":true)").headers.at("retry-after"), "13");
+}
+
+TEST_F(FaultsTest, ADeadlineThatPassesIs504OrAnErrorEvent) {
+  script()->refusal = absl::DeadlineExceededError("its deadline of 50 ms passed after 0 tokens");
+  Start();
+  const RawReply reply = Chat();
+  EXPECT_EQ(reply.status, 504);
+  EXPECT_EQ(At(reply.body, "error.type"), "timeout");
+  EXPECT_THAT(At(reply.body, "error.message"), HasSubstr("after 0 tokens"));
+  script()->refusal = absl::OkStatus();
+  script()->fail_at = 2;
+  script()->failure = absl::DeadlineExceededError("its deadline of 50 ms passed after 2 tokens");
+  const auto events = Events(Chat(R"("stream":true)"));
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_THAT(At(events[events.size() - 2], "error.message"), HasSubstr("after 2 tokens"));
+}
+
+TEST_F(FaultsTest, DeadlinesKeyAndClassReachTheEngine) {
+  Start();
+  const auto post = [this](const std::string& fields, const std::string& headers) {
+    testing::Fetch(address_, PostText("/v1/chat/completions", ChatBody(fields), headers));
+    return LastSeen();
+  };
+  testing::SeenSequence seen = post("", "");
+  EXPECT_EQ(seen.total_deadline_ms, 0u);
+  EXPECT_EQ(seen.first_token_deadline_ms, 0u);
+  EXPECT_EQ(seen.fair_key, 0u);
+  EXPECT_FALSE(seen.batch);
+  seen = post(R"("ttft_deadline_ms":700,"service_tier":"flex","user":"ann")",
+              "X-Request-Deadline-Ms: 60000\r\n");
+  EXPECT_EQ(seen.first_token_deadline_ms, 700u);
+  EXPECT_LE(seen.total_deadline_ms, 60000u);
+  EXPECT_GT(seen.total_deadline_ms, 30000u) << "what the gateway needed is taken off";
+  EXPECT_TRUE(seen.batch);
+  const uint64_t ann = seen.fair_key;
+  EXPECT_NE(ann, 0u);
+  const uint64_t key = post(R"("user":"ann")", "Authorization: Bearer secret\r\n").fair_key;
+  EXPECT_NE(key, ann);
+  EXPECT_EQ(post(R"("user":"bob")", "Authorization: Bearer secret\r\n").fair_key, key);
+}
+
+TEST_F(FaultsTest, ADeadlineThatIsNoNumberIsRefused) {
+  Start();
+  for (const char* value : {"0", "-5", "1.5", "soon", "99999999999999"}) {
+    const RawReply reply =
+        testing::Fetch(address_, PostText("/v1/chat/completions", ChatBody(""),
+                                          absl::StrCat("X-Request-Deadline-Ms: ", value, "\r\n")));
+    EXPECT_EQ(reply.status, 400) << value;
+    EXPECT_THAT(At(reply.body, "error.message"), HasSubstr(value));
+  }
+}
+
 TEST_F(FaultsTest, AWorkerThatIsLostGivesOpenRequestsA500) {
   script()->fail_at = 2;
   Start();

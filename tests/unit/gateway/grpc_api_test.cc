@@ -112,6 +112,31 @@ TEST_F(GrpcApiTest, ErrorsKeepTheirMeaning) {
   EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(GrpcApiTest, ARefusalCarriesWhenToTryAgainAndADeadlineReachesTheEngine) {
+  script()->refusal = absl::ResourceExhaustedError("full");
+  script()->retry_after_ms = 7000;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(50));
+  context.AddMetadata("authorization", "Bearer secret");
+  v1::GenerateRequest request;
+  request.set_text("hi");
+  auto reader = stub_->Generate(&context, request);
+  v1::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto retry_after = trailing.find("retry-after");
+  ASSERT_NE(retry_after, trailing.end());
+  EXPECT_EQ(std::string(retry_after->second.data(), retry_after->second.size()), "7");
+  EXPECT_GT(LastSeen().total_deadline_ms, 20000u);
+  EXPECT_LE(LastSeen().total_deadline_ms, 50000u);
+  EXPECT_NE(LastSeen().fair_key, 0u);
+  script()->refusal = absl::OkStatus();
+  script()->retry_after_ms = 0;
+  Generate(request);
+  EXPECT_EQ(LastSeen().total_deadline_ms, 0u) << "without one";
+}
+
 TEST_F(GrpcApiTest, CancellingTheCallCancelsTheSequence) {
   script()->hold_at = 2;
   grpc::ClientContext context;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/routing/fair_key.h"
 #include "services/gateway/text/json.h"
 
 namespace quartet::gateway {
@@ -123,7 +124,11 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("regex":"a+")", "regex", "not supported"},
       {R"("prompt_logprobs":1)", "prompt_logprobs", "not supported"},
       {R"("truncate_prompt_tokens":10)", "truncate_prompt_tokens", "not supported"},
-      {R"("priority":1)", "priority", "not supported"},
+      {R"("priority":0.5)", "priority", "integer"},
+      {R"("service_tier":"gold")", "service_tier", "must be"},
+      {R"("service_tier":1)", "service_tier", "must be a string"},
+      {R"("user":7)", "user", "must be a string"},
+      {R"("ttft_deadline_ms":0)", "ttft_deadline_ms", "from 1"},
   };
   for (const Refused& refused : both) {
     ExpectRefused(refused, Chat);
@@ -166,6 +171,29 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   for (const Refused& refused : completion) {
     ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
   }
+}
+
+TEST(RequestFields, FlexAndPrioritiesAboveZeroAreTheBatchClass) {
+  const auto batch = [](const std::string& fields) {
+    return std::get<ChatFields>(Chat(fields)).batch;
+  };
+  EXPECT_TRUE(batch(R"("service_tier":"flex")"));
+  EXPECT_TRUE(batch(R"("priority":1)"));
+  EXPECT_TRUE(batch(R"("service_tier":"priority","priority":7)"));
+  EXPECT_FALSE(batch(""));
+  EXPECT_FALSE(batch(R"("service_tier":"default")"));
+  EXPECT_FALSE(batch(R"("service_tier":"priority","priority":-3)"));
+}
+
+TEST(FairKey, IsOfTheTokenElseOfTheUserElseShared) {
+  EXPECT_EQ(FairKey("", ""), 0u);
+  EXPECT_EQ(FairKey("Bearer ", ""), 0u);
+  EXPECT_EQ(FairKey("Basic abc", ""), 0u);
+  EXPECT_NE(FairKey("Bearer a", ""), FairKey("Bearer b", ""));
+  EXPECT_EQ(FairKey("bearer  a ", ""), FairKey("Bearer a", ""));
+  EXPECT_EQ(FairKey("Bearer a", "x"), FairKey("Bearer a", "y"));
+  EXPECT_NE(FairKey("", "x"), FairKey("", "y"));
+  EXPECT_NE(FairKey("", "a"), FairKey("Bearer a", ""));
 }
 
 TEST(RequestFields, ValuesThatAskForNothingSpecialAreAccepted) {

@@ -228,6 +228,7 @@ TEST_F(StreamingTest, ASlowReaderHoldsTheEngineBackAndLosesNothing) {
   } while (now > before);
   EXPECT_LT(now, static_cast<size_t>(kTokens))
       << "the engine ran ahead of a reader that does not read";
+  EXPECT_TRUE(LastSeen().paused) << "and is told to make no more";
   client.SetReceiveBuffer(1 << 20);
   std::string event, last;
   std::string text;
@@ -243,6 +244,7 @@ TEST_F(StreamingTest, ASlowReaderHoldsTheEngineBackAndLosesNothing) {
   const size_t per_piece = Ids(piece).size();
   for (size_t i = 0; i < kTokens / per_piece; ++i) expected += piece;
   EXPECT_EQ(text.substr(0, expected.size()), expected);
+  EXPECT_GT(LastSeen().resumes, 0);
 }
 
 TEST_F(StreamingTest, AReaderThatStopsIsCancelled) {

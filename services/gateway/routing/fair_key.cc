@@ -1,0 +1,39 @@
+#include "services/gateway/routing/fair_key.h"
+
+#include <openssl/evp.h>
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "services/gateway/text/absl_strings.h"
+
+namespace quartet::gateway {
+namespace {
+
+constexpr std::string_view kBearer = "bearer ";
+
+uint64_t Digest(std::string_view kind, std::string_view value) {
+  std::string bytes(kind);
+  bytes += value;
+  unsigned char digest[EVP_MAX_MD_SIZE] = {};
+  unsigned int size = 0;
+  // Without SHA-256 all would share one key, which is right too.
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1) return 0;
+  uint64_t key = 0;
+  for (int i = 0; i < 8; ++i) key = key << 8 | digest[i];
+  return key;
+}
+
+}  // namespace
+
+uint64_t FairKey(std::string_view authorization, std::string_view user) {
+  if (absl::StartsWithIgnoreCase(text::Av(authorization), text::Av(kBearer))) {
+    const absl::string_view token =
+        absl::StripAsciiWhitespace(text::Av(authorization.substr(kBearer.size())));
+    if (!token.empty()) return Digest("token:", {token.data(), token.size()});
+  }
+  return user.empty() ? 0 : Digest("user:", user);
+}
+
+}  // namespace quartet::gateway
