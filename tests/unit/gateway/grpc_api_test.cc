@@ -129,7 +129,8 @@ TEST_F(GrpcApiTest, ARefusalCarriesWhenToTryAgainAndADeadlineReachesTheEngine) {
   ASSERT_NE(retry_after, trailing.end());
   EXPECT_EQ(std::string(retry_after->second.data(), retry_after->second.size()), "7");
   EXPECT_GT(LastSeen().total_deadline_ms, 20000u);
-  EXPECT_LE(LastSeen().total_deadline_ms, 50000u);
+  // On the wire a deadline is rounded up to two or three digits.
+  EXPECT_LE(LastSeen().total_deadline_ms, 51000u);
   EXPECT_NE(LastSeen().fair_key, 0u);
   script()->refusal = absl::OkStatus();
   script()->retry_after_ms = 0;
