@@ -131,7 +131,7 @@ def check_texts(cluster, args):
 
 
 def check_steps(cluster, args):
-    prompts = [case["prompt"] for case in golden_cases(args.model)]
+    prompts = [case["prompt"] for case in golden_cases()]
     enough = threading.Event()
 
     def stream(number):
