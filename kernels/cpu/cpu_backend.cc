@@ -28,6 +28,9 @@ class Backend final : public CpuBackend {
   absl::StatusOr<ops::Memory> Allocate(size_t bytes, std::string_view what) override {
     return AllocateHostMemory(bytes, what);
   }
+  absl::StatusOr<ops::Memory> AllocateHost(size_t bytes, std::string_view what) override {
+    return AllocateHostMemory(bytes, what);
+  }
   bool on_host() const override { return true; }
   void Copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {

@@ -104,6 +104,11 @@ class Backend final : public CudaBackend {
     device_.Fill(owner->data(), 0, owner->bytes());
     return ops::Memory(owner->as<std::byte>(), owner->bytes(), owner);
   }
+  absl::StatusOr<ops::Memory> AllocateHost(size_t bytes, std::string_view what) override {
+    absl::StatusOr<void*> pinned = device_.AllocatePinned(ops::AlignUp(bytes), what);
+    if (!pinned.ok()) return pinned.status();
+    return ops::Memory(static_cast<std::byte*>(*pinned), ops::AlignUp(bytes), nullptr);
+  }
   bool on_host() const override { return false; }
   void Copy(void* to, const void* from, size_t bytes) override { device_.Copy(to, from, bytes); }
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {

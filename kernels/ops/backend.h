@@ -53,7 +53,10 @@ class Backend {
 
   // RESOURCE_EXHAUSTED names `what`.
   virtual absl::StatusOr<Memory> Allocate(size_t bytes, std::string_view what) = 0;
-  // Whether the host can use that memory as its own.
+  // Memory of the host's, to and from which CopyIn and CopyOut are fastest; it may stay until the
+  // device is closed. The host alone looks into it, ops do not. RESOURCE_EXHAUSTED names `what`.
+  virtual absl::StatusOr<Memory> AllocateHost(size_t bytes, std::string_view what) = 0;
+  // Whether the host can use the memory of Allocate as its own.
   virtual bool on_host() const = 0;
   // Inside the backend's memory, in the order of the ops.
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;

@@ -63,6 +63,12 @@ bool HasWord(const std::string& words, std::string_view word) {
   return false;
 }
 
+bool KibOf(std::string_view meminfo, std::string_view name, double* value) {
+  std::string text = FieldOf(meminfo, name);
+  text = text.substr(0, text.find(' '));
+  return absl::SimpleAtod(text, value);
+}
+
 }  // namespace
 
 Finding JudgeProcessor(std::string_view cpuinfo) {
@@ -94,12 +100,7 @@ Finding JudgeMemory(std::string_view meminfo) {
   Finding finding{Level::kOk, "memory", "", ""};
   double available_kib = 0;
   double total_kib = 0;
-  const auto kib = [meminfo](std::string_view name, double* value) {
-    std::string text = FieldOf(meminfo, name);
-    text = text.substr(0, text.find(' '));
-    return absl::SimpleAtod(text, value);
-  };
-  if (!kib("MemAvailable", &available_kib) || !kib("MemTotal", &total_kib)) {
+  if (!KibOf(meminfo, "MemAvailable", &available_kib) || !KibOf(meminfo, "MemTotal", &total_kib)) {
     return {Level::kWarn, "memory", "unknown", "/proc/meminfo could not be read"};
   }
   const double available = available_kib * 1024;
@@ -113,6 +114,13 @@ Finding JudgeMemory(std::string_view meminfo) {
     finding.help = "enough for the demo model; building wants 2 GiB";
   }
   return finding;
+}
+
+double DefaultHostCacheGib(std::string_view meminfo) {
+  constexpr double kWanted = 32;
+  double available_kib = 0;
+  if (!KibOf(meminfo, "MemAvailable", &available_kib)) return 0;
+  return std::min(kWanted, available_kib * 1024 / kGiB / 4);
 }
 
 Finding JudgeSharedMemory(const std::optional<FolderSpace>& space) {

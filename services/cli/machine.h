@@ -33,6 +33,10 @@ Finding JudgePort(uint16_t port, const std::string& purpose, bool free);
 // `pci_devices` are NVIDIA's display devices on the bus.
 Finding JudgeGpus(const std::vector<std::string>& pci_devices, const std::string& driver);
 
+// Of the whole machine, for cached prefixes in host memory when nobody says how much: what the
+// flag's default promises, but no more than a quarter of what is available. `meminfo` as above.
+double DefaultHostCacheGib(std::string_view meminfo);
+
 // Look at this machine. They block for moments at most.
 std::string ReadTextFile(const std::string& path);  // empty when it cannot be read
 std::optional<FolderSpace> MeasureFolder(const std::string& folder);

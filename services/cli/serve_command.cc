@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/cli/commands.h"
+#include "services/cli/machine.h"
 #include "services/cli/run_folder.h"
 #include "services/cli/supervisor.h"
 #include "services/cli/terminal.h"
@@ -57,6 +58,10 @@ struct ServeFlags {
   std::optional<std::string> spoil_drafts;
   std::optional<int> threads;
   std::optional<double> memory_gib;
+  std::optional<double> host_cache_gib;
+  std::optional<std::string> disk_cache_dir;
+  std::optional<double> disk_cache_gib;
+  std::optional<int> corrupt_copies;
   std::optional<std::string> served_model_name;
   std::optional<std::string> chat_template;
   std::optional<int> text_threads;
@@ -75,6 +80,23 @@ std::vector<std::string> ProgramAndCommonFlags(const fs::path& programs, const c
                                                const ServeFlags& flags) {
   return {(programs / name).string(), "--log-level", flags.log_level,
           "--listen-admin",           "127.0.0.1:0", "--die-with-parent"};
+}
+
+// Memory and disk for cached prefixes are the machine's; each worker gets its share.
+void AppendCacheFlags(std::vector<std::string>& argv, const ServeFlags& flags) {
+  const auto share = [&flags](std::optional<double> gib) {
+    if (gib.has_value()) *gib /= flags.tensor_parallel_size;
+    return gib;
+  };
+  std::optional<double> host = flags.host_cache_gib;
+  // On a CPU the device's memory is the host's, and what is in it need not be there twice.
+  if (!host.has_value() && flags.device == "cuda" && flags.prefix_caching) {
+    host = DefaultHostCacheGib(ReadTextFile("/proc/meminfo"));
+  }
+  Append(argv, "--host-cache-gib", share(host));
+  Append(argv, "--disk-cache-dir", flags.disk_cache_dir);
+  Append(argv, "--disk-cache-gib", share(flags.disk_cache_gib));
+  Append(argv, "--corrupt-copies", flags.corrupt_copies);
 }
 
 void Extend(std::vector<std::string>& argv, std::vector<std::string> more) {
@@ -127,6 +149,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
     Append(worker.argv, "--kv-dtype", flags.kv_dtype);
     Append(worker.argv, "--memory-gib", flags.memory_gib);
     Append(worker.argv, "--spoil-drafts", flags.spoil_drafts);
+    AppendCacheFlags(worker.argv, flags);
     cluster.workers.push_back(std::move(worker));
   }
 
@@ -261,6 +284,16 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       "chain");
   add("--threads", flags->threads, "Threads of each worker");
   add("--memory-gib", flags->memory_gib, "Memory budget of each worker, in GiB");
+  add("--host-cache-gib", flags->host_cache_gib,
+      "Host memory for cached prefixes, of all workers together; default on GPUs 32, but no more "
+      "than "
+      "a quarter of what is free, else 0");
+  add("--disk-cache-dir", flags->disk_cache_dir,
+      "Folder for cached prefixes that outlive a restart");
+  add("--disk-cache-gib", flags->disk_cache_gib,
+      "What all workers together may keep there; needs host memory as well");
+  add("--corrupt-copies", flags->corrupt_copies,
+      "For tests: flip a bit in each of so many cached objects that move to host memory");
   add("--served-model-name", flags->served_model_name, "The name that clients ask for");
   add("--chat-template", flags->chat_template, "A template file to use instead of the model's");
   add("--text-threads", flags->text_threads, "Threads of the gateway for tokenizing");

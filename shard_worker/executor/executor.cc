@@ -59,13 +59,15 @@ uint64_t Agreement(const v1::StepPlan& plan, const v1::StepResult& result,
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options, Model& model, Pools& pools)
+Executor::Executor(const ExecutorOptions& options, Model& model, Pools& pools,
+                   const LowerTiers& tiers)
     : options_(options),
       model_(model),
       pools_(pools),
       limits_(MakePlanLimits(options, model, pools)),
       table_(MakeTableLimits(limits_, pools)),
-      snapshot_tokens_(limits_.snapshots) {
+      snapshot_tokens_(limits_.snapshots),
+      copies_(pools, tiers, snapshot_tokens_) {
   ids_.reserve(limits_.max_rows);
   segments_.reserve(pools.options().slots);
   logit_rows_.reserve(limits_.max_rows);
@@ -125,13 +127,15 @@ absl::StatusOr<v1::StepResult> Executor::Execute(const v1::StepPlan& plan) {
   }
   const absl::StatusOr<CheckedPlan> checked = CheckPlan(plan, table_, limits_);
   if (!checked.ok()) return Refused(plan, checked.status());
+  if (absl::Status s = copies_.Check(plan, table_); !s.ok()) return Refused(plan, s);
 
   const auto begin = std::chrono::steady_clock::now();
   v1::StepResult result;
   result.set_epoch(options_.epoch);
   result.set_step_id(plan.step_id());
   result.set_rank(options_.rank);
-  absl::Status status = Commit(checked->commits);
+  absl::Status status = copies_.Run(plan, result);
+  if (status.ok()) status = Commit(checked->commits);
   if (status.ok()) status = Run(checked->rows, result);
   if (!status.ok()) {
     broken_ = absl::Status(status.code(),

@@ -11,6 +11,7 @@
 #include "kernels/ops/batch.h"
 #include "kernels/ops/sampling.h"
 #include "proto/quartet/v1/worker.pb.h"
+#include "shard_worker/executor/copies.h"
 #include "shard_worker/executor/draft_spoiler.h"
 #include "shard_worker/executor/plan_check.h"
 #include "shard_worker/executor/sequence_table.h"
@@ -51,7 +52,8 @@ struct ExecutorStats {
 class Executor {
  public:
   // Keeps references; all must outlive the executor.
-  Executor(const ExecutorOptions& options, Model& model, Pools& pools);
+  Executor(const ExecutorOptions& options, Model& model, Pools& pools,
+           const LowerTiers& tiers = {});
 
   // An error says why the sequence cannot run; its rows will fail with the same reason until it is
   // closed, the sequences beside it run.
@@ -68,6 +70,7 @@ class Executor {
   v1::DumpReply Dump(const v1::Dump& request);
 
   const ExecutorStats& stats() const { return stats_; }
+  CopyStats copy_stats() const { return copies_.stats(); }
   int slots_used() const { return table_.slots_used(); }
   int pages_used() const { return table_.pages_used(); }
 
@@ -106,6 +109,7 @@ class Executor {
   const PlanLimits limits_;
   SequenceTable table_;
   std::vector<int64_t> snapshot_tokens_;  // [snapshots], what each was exported at; 0 = never
+  TierCopies copies_;
   uint64_t last_step_ = 0;
   v1::StepResult last_result_;
   absl::Status broken_;  // why no plan can be executed any more

@@ -71,6 +71,25 @@ int main(int argc, char** argv) {
       ->envname("QUARTET_MEMORY_GIB")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  app.add_option("--host-cache-gib", options.host_cache_gib,
+                 "host memory of this rank for cached prefixes that leave the device; 0 = none")
+      ->envname("QUARTET_HOST_CACHE_GIB")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--disk-cache-dir", options.disk_cache_dir,
+                 "folder for cached prefixes that outlive the process; each rank has its own files")
+      ->envname("QUARTET_DISK_CACHE_DIR");
+  app.add_option("--disk-cache-gib", options.disk_cache_gib,
+                 "what this rank may keep there; needs --host-cache-gib; 0 = none")
+      ->envname("QUARTET_DISK_CACHE_GIB")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option(
+         "--corrupt-copies", options.corrupt_copies,
+         "for tests: flip a bit in each of so many objects that move to host memory; 0 = none")
+      ->envname("QUARTET_CORRUPT_COPIES")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
   app.add_option("--listen-admin", options.listen_admin,
                  "HOST:PORT of /metrics, /livez, /readyz; port 0 takes a free one")
       ->envname("QUARTET_LISTEN_ADMIN")

@@ -189,10 +189,6 @@ absl::StatusOr<std::vector<CheckedCommit>> CheckCommits(const v1::StepPlan& plan
 
 absl::StatusOr<CheckedPlan> CheckPlan(const v1::StepPlan& plan, SequenceTable& table,
                                       const PlanLimits& limits) {
-  if (plan.copies_size() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan has ", plan.copies_size(),
-                                                   " copies, which this worker does not support"));
-  }
   absl::flat_hash_set<uint32_t> written;
   absl::StatusOr<std::vector<CheckedCommit>> commits = CheckCommits(plan, table, limits, written);
   if (!commits.ok()) return commits.status();

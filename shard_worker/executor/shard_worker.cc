@@ -32,6 +32,7 @@
 #include "shard_worker/executor/device.h"
 #include "shard_worker/executor/executor.h"
 #include "shard_worker/executor/host_memory.h"
+#include "shard_worker/executor/rank_tiers.h"
 #include "shard_worker/executor/worker_metrics.h"
 #include "shard_worker/memory/pools.h"
 #include "shard_worker/model/model.h"
@@ -109,6 +110,12 @@ class ShardWorker::Impl {
 
  private:
   absl::Status RunSteps() {
+    if (options_.disk_cache_gib > 0 &&
+        (options_.disk_cache_dir.empty() || options_.host_cache_gib <= 0)) {
+      return absl::InvalidArgumentError(
+          "--disk-cache-gib needs a folder, --disk-cache-dir, and host memory on the way to it, "
+          "--host-cache-gib");
+    }
     QUARTET_ASSIGN(device_, OpenWorkerDevice(options_.device));
     LogInfo(absl::StrCat("computes on ", device_->description()));
     if (absl::Status s = CheckCheckpoint(); !s.ok()) {
@@ -157,6 +164,8 @@ class ShardWorker::Impl {
       offer.set_activation_bytes_per_token(device_->ActivationBytesPerToken(
           config_, tp, static_cast<int64_t>(offer.weight_bytes()), options_.kv_dtype));
       offer.set_page_tokens(kTokensPerPage);
+      offer.set_host_cache_bytes(static_cast<uint64_t>(options_.host_cache_gib * (1 << 30)));
+      offer.set_disk_cache_bytes(static_cast<uint64_t>(options_.disk_cache_gib * (1 << 30)));
     }
     return absl::OkStatus();
   }
@@ -282,6 +291,16 @@ class ShardWorker::Impl {
           planned / (1 << 20), pools.slots(), pools.pages(), pools.snapshots(),
           static_cast<double>(offer->budget_bytes()) / (1 << 20)));
     }
+    const double cached =
+        static_cast<double>(pools.host_pages()) * static_cast<double>(offer->page_bytes()) +
+        static_cast<double>(pools.host_snapshots()) * static_cast<double>(offer->snapshot_bytes());
+    if (cached > static_cast<double>(offer->host_cache_bytes())) {
+      return bad(pools.host_pages(), " pages and ", pools.host_snapshots(),
+                 " snapshots in host memory were not offered (--host-cache-gib)");
+    }
+    if (pools.disk_pages() > 0 && (offer->disk_cache_bytes() == 0 || pools.host_pages() == 0)) {
+      return bad("a tier on disk was not offered, or not without one in host memory");
+    }
     return absl::OkStatus();
   }
 
@@ -312,6 +331,14 @@ class ShardWorker::Impl {
     pool_options.kv_dtype = options_.kv_dtype;
     QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options, *backend_));
     worker_metrics_.SetPoolSizes(pool_options.slots, pool_options.pages);
+    const std::string numerics =
+        absl::StrCat(kBuild, " checkpoint ", digest_, " rank ", welcome.rank(), " of ", tp, " kv ",
+                     static_cast<int>(options_.kv_dtype), " device ", options_.device.device, " ",
+                     options_.device.gpu_image, options_.synthetic_weights ? " synthetic" : "");
+    QUARTET_ASSIGN(tiers_, OpenRankTiers({.disk_folder = options_.disk_cache_dir,
+                                          .numerics = numerics,
+                                          .corrupt_copies = options_.corrupt_copies},
+                                         welcome, *pools_, *backend_));
 
     ReadAheadOptions read_options;
     const int64_t memory = HostMemoryBytes();
@@ -443,7 +470,11 @@ class ShardWorker::Impl {
                        .rank = static_cast<int>(welcome.rank()),
                        .max_model_len = welcome.max_model_len(),
                        .spoiler = options_.spoiler},
-                      *model_, *pools_);
+                      *model_, *pools_,
+                      LowerTiers{.host = tiers_.host.get(), .disk = tiers_.disk.get()});
+    for (const v1::FromWorker& inventory : TakeInventory(tiers_)) {
+      if (!link_->Send(inventory)) return StreamEnded();
+    }
     v1::FromWorker ready;
     ready.mutable_ready()->set_epoch(welcome.epoch());
     if (!link_->Send(ready)) return StreamEnded();
@@ -494,6 +525,10 @@ class ShardWorker::Impl {
       saturated_ = backend_->saturation_counts();
     }
     worker_metrics_.Update(executor, saturated_.f16, saturated_.e4m3);
+    if (!disk_failure_logged_ && executor.copy_stats().disk_writes_failed > 0) {
+      disk_failure_logged_ = true;
+      LogWarning(absl::StrCat("cached prefixes are lost: ", tiers_.disk->stats().first_failure));
+    }
   }
 
   absl::Status StreamEnded() const { return absl::UnavailableError(link_->end_reason()); }
@@ -537,6 +572,8 @@ class ShardWorker::Impl {
   ops::SaturationCounts saturated_;
   absl::Time saturation_read_ = absl::InfinitePast();
   std::unique_ptr<Pools> pools_;
+  RankTiers tiers_;
+  bool disk_failure_logged_ = false;
   ModelOps ops_;
 
   std::mutex mutex_;

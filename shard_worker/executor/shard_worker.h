@@ -19,7 +19,11 @@ struct ShardWorkerOptions {
       false;        // random weights of the configured shape: no files but config.json
   int threads = 0;  // 0 = max(1, cores / TP)
   KvDtype kv_dtype = KvDtype::kFp16;
-  double memory_gib = 0;     // 0 = this worker's share of what the device may use
+  double memory_gib = 0;       // 0 = this worker's share of what the device may use
+  double host_cache_gib = 0;   // of the host's memory, for cached prefixes; 0 = none
+  std::string disk_cache_dir;  // for cached prefixes that are to outlive the process
+  double disk_cache_gib = 0;   // there; 0 = none
+  int corrupt_copies = 0;    // for tests: damages each object of so many that move there; 0 = none
   std::string listen_admin;  // host:port; empty = no admin port
   int status_fd = -1;
   DraftSpoiler spoiler;  // for tests

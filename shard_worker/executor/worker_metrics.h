@@ -28,6 +28,11 @@ class WorkerMetrics {
                                            "Seconds from a plan to its result", LatencyBuckets())),
         saturated_f16_(Saturated("f16")),
         saturated_e4m3_(Saturated("e4m3")),
+        copied_down_(Copied("down")),
+        copied_up_(Copied("up")),
+        copies_damaged_(CopiesFailed("checksum")),
+        copies_missing_(CopiesFailed("missing")),
+        disk_writes_failed_(CopiesFailed("disk_write")),
         slots_used_(Pool("used", "slots")),
         pages_used_(Pool("used", "pages")) {}
 
@@ -54,6 +59,15 @@ class WorkerMetrics {
     accepted_.Add(static_cast<double>(now.accepted_tokens - seen_.accepted_tokens));
     saturated_f16_.Add(static_cast<double>(saturated_f16 - seen_saturated_f16_));
     saturated_e4m3_.Add(static_cast<double>(saturated_e4m3 - seen_saturated_e4m3_));
+    const CopyStats copies = executor.copy_stats();
+    copied_down_.Add(static_cast<double>(copies.down_bytes - seen_copies_.down_bytes));
+    copied_up_.Add(static_cast<double>(copies.up_bytes - seen_copies_.up_bytes));
+    copies_damaged_.Add(
+        static_cast<double>(copies.checksum_failures - seen_copies_.checksum_failures));
+    copies_missing_.Add(static_cast<double>(copies.missing - seen_copies_.missing));
+    disk_writes_failed_.Add(
+        static_cast<double>(copies.disk_writes_failed - seen_copies_.disk_writes_failed));
+    seen_copies_ = copies;
     seen_saturated_f16_ = saturated_f16;
     seen_saturated_e4m3_ = saturated_e4m3;
     seen_ = now;
@@ -70,6 +84,16 @@ class WorkerMetrics {
     return metrics_.GetCounter("quartet_worker_saturations_total",
                                "Values too large for the type they are stored in",
                                {{"dtype", dtype}});
+  }
+  Counter& Copied(const std::string& direction) {
+    return metrics_.GetCounter("quartet_worker_cache_copied_bytes_total",
+                               "Bytes of cached prefixes moved away from the device and back",
+                               {{"direction", direction}});
+  }
+  Counter& CopiesFailed(const std::string& reason) {
+    return metrics_.GetCounter("quartet_worker_cache_copies_failed_total",
+                               "Copies of cached prefixes that were not made",
+                               {{"reason", reason}});
   }
   Gauge& Pool(const std::string& what, const std::string& pool) {
     return metrics_.GetGauge("quartet_worker_pool_" + what,
@@ -88,9 +112,15 @@ class WorkerMetrics {
   Histogram& step_seconds_;
   Counter& saturated_f16_;
   Counter& saturated_e4m3_;
+  Counter& copied_down_;
+  Counter& copied_up_;
+  Counter& copies_damaged_;
+  Counter& copies_missing_;
+  Counter& disk_writes_failed_;
   Gauge& slots_used_;
   Gauge& pages_used_;
   ExecutorStats seen_;
+  CopyStats seen_copies_;
   uint64_t seen_saturated_f16_ = 0;
   uint64_t seen_saturated_e4m3_ = 0;
 };

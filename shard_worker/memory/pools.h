@@ -53,6 +53,12 @@ class Pools {
   void Export(int slot, int snapshot);
   void Restore(int snapshot, int slot);
 
+  // Where a page or a snapshot lies, in the backend's memory: page_bytes or snapshot_bytes of it.
+  std::byte* page(int page) const { return pages_.data() + page * page_bytes_; }
+  std::byte* snapshot(int snapshot) const {
+    return snapshots_.data() + snapshot * snapshot_bytes();
+  }
+
   const PoolOptions& options() const { return options_; }
   int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
   int64_t page_bytes() const { return page_bytes_; }

@@ -54,3 +54,17 @@ def test_a_conversation_that_goes_on_begins_where_it_was():
     assert text == expected
     assert cached == (len(case["input_ids"]) - 1) // UNIT * UNIT
     assert none_cached == 0
+
+
+def test_an_answer_is_not_computed_again_as_a_part_of_the_next_prompt():
+    case = needle()
+    said = 300
+    with serve(MODEL, 1) as cluster, serve(MODEL, 1, "--no-prefix-caching") as plain:
+        answer, _ = ask(cluster, case["input_ids"], said, ignore_eos=True)
+        longer = case["input_ids"] + answer + case["input_ids"][:50]
+        text, cached = ask(cluster, longer, 40)
+        expected, _ = ask(plain, longer, 40)
+    assert len(answer) == said
+    # The answer's last token was never absorbed.
+    assert cached == (len(case["input_ids"]) + said - 1) // UNIT * UNIT
+    assert text == expected

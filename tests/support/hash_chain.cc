@@ -59,7 +59,9 @@ HashChainExecutor::HashChainExecutor(const Pools& pools, TokenRule rule, DraftRu
       slot_owner_(pools.slots, 0),
       page_users_(pools.pages, 0),
       page_text_(pools.pages, std::vector<int32_t>(pools.page_tokens, -1)),
-      snapshots_(pools.snapshots) {}
+      snapshots_(pools.snapshots),
+      host_{std::vector<Stored>(pools.host_pages), std::vector<Stored>(pools.host_snapshots)},
+      disk_{std::vector<Stored>(pools.disk_pages), std::vector<Stored>(pools.disk_snapshots)} {}
 
 void HashChainExecutor::Check(bool good, const std::string& what) {
   if (!good && violation_.empty()) violation_ = what;
@@ -115,7 +117,8 @@ v1::StepResult HashChainExecutor::Run(const v1::StepPlan& plan, uint32_t rank) {
   uint64_t tokens = 0;
   uint64_t agreement = Mix(plan.plan_hash());
   bool prefill_seen = false;
-  Check(plan.rows_size() > 0 || plan.commits_size() > 0, "a plan of nothing");
+  Check(plan.rows_size() + plan.commits_size() + plan.copies_size() > 0, "a plan of nothing");
+  for (const v1::Copy& copy : plan.copies()) result.add_copies()->set_kind(RunCopy(copy));
   for (const v1::Commit& commit : plan.commits()) Commit(commit);
   for (const v1::Row& row : plan.rows()) {
     tokens += row.n_tokens();
@@ -183,6 +186,84 @@ void HashChainExecutor::CheckRow(const v1::Row& row, const Sequence& sequence,
         name + " has a row with another number of tokens");
   Check(sequence.announced < 0 || row.tokens(0) == sequence.announced,
         name + " goes on with another token than was announced");
+}
+
+HashChainExecutor::Stored* HashChainExecutor::FindStored(v1::Copy::Tier tier, v1::Copy::Kind kind,
+                                                         uint32_t place) {
+  if (tier == v1::Copy::TIER_DEVICE) return nullptr;
+  LowerTier& lower = tier == v1::Copy::TIER_DISK ? disk_ : host_;
+  std::vector<Stored>& places = kind == v1::Copy::KIND_PAGE ? lower.pages : lower.snapshots;
+  if (place < places.size()) return &places[place];
+  Check(false, "a copy from or to a place that does not exist");
+  return nullptr;
+}
+
+v1::CopyResult::Kind HashChainExecutor::RunCopy(const v1::Copy& copy) {
+  const bool page = copy.kind() == v1::Copy::KIND_PAGE;
+  Check(page || copy.kind() == v1::Copy::KIND_SNAPSHOT, "a copy of no kind");
+  Check(copy.from() - copy.to() == 1 || copy.to() - copy.from() == 1,
+        "a copy between tiers that do not stand next to each other");
+  const auto on_device = [&](uint32_t place) {
+    const bool exists = place < (page ? pools_.pages : pools_.snapshots);
+    Check(exists, "a copy from or to a place of the device that does not exist");
+    return exists;
+  };
+  Stored* const from = FindStored(copy.from(), copy.kind(), copy.from_place());
+  Stored* const to = FindStored(copy.to(), copy.kind(), copy.to_place());
+  if (from != nullptr) {
+    Check(from->filled && from->copy.name().SerializeAsString() == copy.name().SerializeAsString(),
+          "what is wanted from a place is not what was stored there");
+    if (copy.to() < copy.from() && from->damaged) return v1::CopyResult::KIND_CHECKSUM;
+  }
+  if (copy.to() == v1::Copy::TIER_DEVICE) {
+    if (from == nullptr || !on_device(copy.to_place())) return v1::CopyResult::KIND_MISSING;
+    Check(!page || page_users_[copy.to_place()] == 0,
+          "a page that somebody uses is written by a copy");
+    if (page) {
+      page_text_[copy.to_place()] = from->text;
+    } else {
+      snapshots_[copy.to_place()] = from->snapshot;
+    }
+    return v1::CopyResult::KIND_DONE;
+  }
+  if (to == nullptr) return v1::CopyResult::KIND_MISSING;
+  if (from != nullptr) {
+    *to = *from;
+  } else if (!on_device(copy.from_place())) {
+    return v1::CopyResult::KIND_MISSING;
+  } else if (page) {
+    *to = {.filled = true, .text = page_text_[copy.from_place()]};
+  } else {
+    *to = {.filled = true, .snapshot = snapshots_[copy.from_place()]};
+    Check(to->snapshot.tokens == copy.name().n_tokens(),
+          "a snapshot is stored as the state after another number of tokens");
+  }
+  const std::vector<int32_t> unit(copy.origin().tokens().begin(), copy.origin().tokens().end());
+  Check(copy.to() != v1::Copy::TIER_DISK || (page ? unit == to->text : !unit.empty()),
+        "a unit is stored with tokens that are not its own");
+  to->copy = copy;
+  to->damaged = to->damaged || (damages_ && damages_(copy));
+  return v1::CopyResult::KIND_DONE;
+}
+
+v1::CacheInventory HashChainExecutor::DiskInventory() const {
+  v1::CacheInventory inventory;
+  for (const auto* places : {&disk_.pages, &disk_.snapshots}) {
+    for (size_t place = 0; place < places->size(); ++place) {
+      const Stored& stored = (*places)[place];
+      if (!stored.filled) continue;
+      v1::CacheEntry& entry = *inventory.add_entries();
+      entry.set_kind(stored.copy.kind());
+      entry.set_place(static_cast<uint32_t>(place));
+      *entry.mutable_name() = stored.copy.name();
+      *entry.mutable_origin() = stored.copy.origin();
+    }
+  }
+  return inventory;
+}
+
+void HashChainExecutor::TakeDiskOf(HashChainExecutor& other) {
+  disk_ = std::move(other.disk_);
 }
 
 void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {

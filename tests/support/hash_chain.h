@@ -50,11 +50,20 @@ class HashChainExecutor {
     uint32_t max_num_batched_tokens = 0;
     uint32_t max_model_len = 0;
     uint32_t snapshots = 0;
+    uint32_t host_pages = 0;
+    uint32_t host_snapshots = 0;
+    uint32_t disk_pages = 0;
+    uint32_t disk_snapshots = 0;
   };
   HashChainExecutor(const Pools& pools, TokenRule rule, DraftRule drafts = HashChainDrafts(70));
 
   void Open(const v1::SequenceOpen& open);
   void Close(const v1::SequenceClose& close);
+  // What the disk holds, and what another life of this worker left there.
+  v1::CacheInventory DiskInventory() const;
+  void TakeDiskOf(HashChainExecutor& other);
+  // Decides which copies to the lower tiers are damaged on their way; none without it.
+  void DamageCopies(std::function<bool(const v1::Copy&)> damages) { damages_ = std::move(damages); }
   // All rows are filled in, as rank 0 sends them.
   v1::StepResult Run(const v1::StepPlan& plan, uint32_t rank);
 
@@ -75,6 +84,7 @@ class HashChainExecutor {
   };
   void Check(bool good, const std::string& what);
   void Resume(const v1::Resume& resume, Sequence& sequence);
+  v1::CopyResult::Kind RunCopy(const v1::Copy& copy);
   void Commit(const v1::Commit& commit);
   void CommitWindow(Sequence& sequence, uint32_t export_at, uint32_t snapshot);
   void CheckRow(const v1::Row& row, const Sequence& sequence, const std::string& name);
@@ -98,6 +108,21 @@ class HashChainExecutor {
     uint32_t tokens = 0;  // 0 = never written
   };
   std::vector<Snapshot> snapshots_;
+  struct Stored {
+    bool filled = false;
+    v1::Copy copy;  // that brought it
+    bool damaged = false;
+    std::vector<int32_t> text;
+    Snapshot snapshot;
+  };
+  struct LowerTier {
+    std::vector<Stored> pages;
+    std::vector<Stored> snapshots;
+  };
+  Stored* FindStored(v1::Copy::Tier tier, v1::Copy::Kind kind, uint32_t place);
+  LowerTier host_;
+  LowerTier disk_;
+  std::function<bool(const v1::Copy&)> damages_;
   uint64_t last_step_ = 0;
   std::string violation_;
 };

@@ -111,6 +111,8 @@ class ScriptedWorker::Impl {
       offer->set_activation_bytes_per_token(1 << 10);
       offer->set_page_tokens(options_.page_tokens);
       offer->set_snapshot_bytes(options_.snapshot_bytes);
+      offer->set_host_cache_bytes(options_.host_cache_bytes);
+      offer->set_disk_cache_bytes(options_.disk_cache_bytes);
     }
     Write(out);
   }
@@ -163,7 +165,9 @@ class ScriptedWorker::Impl {
           HashChainExecutor::Pools{welcome.epoch(), welcome.pools().slots(),
                                    welcome.pools().pages(), options_.page_tokens,
                                    welcome.max_num_batched_tokens(), welcome.max_model_len(),
-                                   welcome.pools().snapshots()},
+                                   welcome.pools().snapshots(), welcome.pools().host_pages(),
+                                   welcome.pools().host_snapshots(), welcome.pools().disk_pages(),
+                                   welcome.pools().disk_snapshots()},
           options_.rule);
       Enter(State::kWelcomed);
     }

@@ -30,6 +30,8 @@ class ScriptedWorker {
     // The figures of every offer; a slot is 1 MiB, a page 1 KiB.
     uint64_t budget_bytes = uint64_t{1} << 30;
     uint64_t snapshot_bytes = 0;  // 0 = keeps none
+    uint64_t host_cache_bytes = 0;
+    uint64_t disk_cache_bytes = 0;
     uint64_t weight_bytes = 1 << 20;
     uint32_t num_mtp_layers = 0;  // 0 = it makes no drafts
     TokenRule rule;               // empty: HashChainRule(vocab_size)

@@ -66,6 +66,20 @@ std::string ConfigError(const CoreConfig& config) {
     return "min_decode_share is " + std::to_string(config.min_decode_share) +
            "; it must be from 0 to below 1";
   }
+  if (config.host_pages > 0 && config.snapshots == 0) {
+    return "there are " + Num(config.host_pages) +
+           " pages of host memory for a prefix cache that is off (snapshots is 0)";
+  }
+  if ((config.host_pages > 0) != (config.host_snapshots > 0) ||
+      (config.disk_pages > 0) != (config.disk_snapshots > 0)) {
+    return "a tier needs pages and snapshots; the host has " + Num(config.host_pages) + " and " +
+           Num(config.host_snapshots) + ", the disk " + Num(config.disk_pages) + " and " +
+           Num(config.disk_snapshots);
+  }
+  if (config.disk_pages > 0 && config.host_pages == 0) {
+    return "there are " + Num(config.disk_pages) +
+           " pages on disk and none of host memory, through which they come and go";
+  }
   if (config.max_queued_requests == 0) return "max_queued_requests is 0: nothing could be admitted";
   return "";
 }
@@ -84,6 +98,7 @@ Core::Core(const CoreConfig& config)
                                      .snapshot_bytes = config.snapshot_bytes},
                    &pages_, &snapshots_);
   }
+  if (config.host_pages > 0) tiers_.emplace(config, &pages_, &snapshots_, &*index_);
   running_.reserve(config.slots);
   in_flight_.reserve(config.slots);
   draft_.reserve(config.slots);
@@ -177,8 +192,12 @@ bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
   }
   in_flight_step_ = 0;
   clock_ = now;
-  pacer_.OnStep(in_flight_shape_, now - in_flight_since_);
-  ObserveStep(now);
+  // Copies take time of their own.
+  if (outcome.copies.empty()) {
+    pacer_.OnStep(in_flight_shape_, now - in_flight_since_);
+    ObserveStep(now);
+  }
+  if (tiers_.has_value()) tiers_->OnStepResult(outcome.copies, now);
   FinishTurns(now);
   for (const InFlightRow& row : in_flight_) {
     auto result = std::find_if(outcome.rows.begin(), outcome.rows.end(),
@@ -368,6 +387,7 @@ void Core::FailAll(const std::string& message) {
   in_flight_step_ = 0;
   for (const InFlightRow& row : in_flight_) ReturnExport(row);
   in_flight_.clear();
+  if (tiers_.has_value()) tiers_->Abandon();
   std::vector<uint64_t> ids;
   for (const auto& [id, sequence] : sequences_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
@@ -402,8 +422,20 @@ Ledger Core::GetLedger() const {
     ledger.prefix_query_tokens = cache.query_tokens;
     ledger.prefix_hit_tokens = cache.hit_tokens;
     ledger.prefix_lost_tokens = cache.lost_to_granularity_tokens;
-    ledger.snapshots_published = cache.snapshots_published;
-    ledger.snapshots_evicted = cache.snapshots_evicted;
+    ledger.device_tier.pages = cache.pages;
+    ledger.device_tier.pages_size = pages_.size();
+    ledger.device_tier.snapshots = cache.snapshots;
+    ledger.device_tier.snapshots_size = snapshots_.size();
+    ledger.device_tier.page_bytes = cache.pages * config_.page_bytes;
+    ledger.device_tier.snapshot_bytes = cache.snapshots * config_.snapshot_bytes;
+    ledger.device_tier.snapshots_published = cache.snapshots_published;
+    ledger.device_tier.snapshots_evicted = cache.snapshots_evicted;
+  }
+  if (tiers_.has_value()) {
+    ledger.host_tier = tiers_->host_ledger();
+    ledger.disk_tier = tiers_->disk_ledger();
+    ledger.copies_waiting = tiers_->waiting();
+    ledger.copies_given_up = tiers_->given_up();
   }
   return ledger;
 }

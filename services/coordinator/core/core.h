@@ -16,6 +16,7 @@
 #include "services/coordinator/core/sequence.h"
 #include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/speculation.h"
+#include "services/coordinator/core/tiers.h"
 #include "services/coordinator/core/types.h"
 
 namespace quartet::coordinator {
@@ -43,6 +44,10 @@ namespace quartet::coordinator {
 // step verifies them: its row says one token more than drafts are accepted. Drafts take what budget
 // and pages the others leave.
 //
+// With host pages the cache has a tier below the device (tiers.h): what is published moves there in
+// the background, and a queued prompt that begins with something that only this tier holds waits
+// for it to come back, which takes a step or a few.
+//
 // Each step gives every decoding sequence its row first; what is left of the token budget and of
 // the time (prefill_pacer.h) goes to chunks of prompts in fair order (fair_queue.h), and a queued
 // request is admitted when it is its turn and there is a slot, room for all of its tokens, and
@@ -57,6 +62,10 @@ class Core {
   explicit Core(const CoreConfig& config);
 
   SubmitOutcome OnSubmit(Request request, TimeUs now);
+
+  // What the disk tier holds from the life before, the same on all ranks. Before the first request.
+  // Says how many objects can be found again.
+  uint32_t AdoptCached(std::vector<CacheEntry> entries);
 
   // Nothing happens if the request has ended already.
   void OnCancel(uint64_t id);
@@ -173,6 +182,7 @@ class Core {
   bool UsesCache(const Sequence& sequence) const;
   PrefixPath PathOf(const Sequence& sequence) const;
   std::optional<Resume> BeginBehindPrefix(Sequence& sequence, TimeUs now);
+  bool RoomFor(uint64_t pages) const;
   bool MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now, std::optional<Resume>& resume);
   std::optional<uint32_t> TakePage();
   std::optional<FinishedSnapshot> TakeExport(const Sequence& sequence, uint32_t end);
@@ -181,6 +191,9 @@ class Core {
   bool HasRoomForDuplicate(const Sequence& sequence) const;
   void ReturnExport(const InFlightRow& row);
   std::string CheckCache(uint32_t private_pages) const;
+  bool AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now);
+  void WriteThrough(const Sequence& sequence, uint32_t offset);
+  void PlanCopies(StepPlan& plan, TimeUs now);
 
   // Answers in it.
   std::optional<uint32_t> TakeSnapshot();
@@ -221,6 +234,7 @@ class Core {
   FreePool pages_;
   FreePool snapshots_;
   std::optional<PrefixIndex> index_;
+  std::optional<CacheTiers> tiers_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // their leases need index_
   std::vector<std::unique_ptr<Sequence>> closing_;                      // theirs too
 

@@ -7,6 +7,12 @@
 // What the core does with the prefix cache.
 
 namespace quartet::coordinator {
+namespace {
+
+// Tries to bring a prompt's prefix back, for one admission.
+constexpr uint32_t kMaxRestores = 4;
+
+}  // namespace
 
 bool Core::UsesCache(const Sequence& sequence) const {
   // Log-probabilities of a prompt need all of it to be computed.
@@ -19,15 +25,46 @@ PrefixPath Core::PathOf(const Sequence& sequence) const {
           .tokens = sequence.tokens};
 }
 
+uint32_t Core::AdoptCached(std::vector<CacheEntry> entries) {
+  assert(next_id_ == 1);
+  return tiers_.has_value() ? tiers_->Adopt(std::move(entries)) : 0;
+}
+
+// Whether so many pages are free, or can be had from the cache.
+bool Core::RoomFor(uint64_t pages) const {
+  if (!index_.has_value()) return pages <= pages_.free();
+  const PrefixLedger cache = index_->GetLedger();
+  return pages <= uint64_t{pages_.free()} + cache.pages - cache.pages_referenced;
+}
+
+// Whether a queued sequence that needs so many pages has to wait for a copy from a lower tier, its
+// own or, while there is one, another's. Starts its own where that brings back more than the device
+// holds.
+bool Core::AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now) {
+  if (!tiers_.has_value()) return false;
+  if (!tiers_->restoring()) tiers_->ReleaseRestored();
+  if (!UsesCache(sequence)) return false;
+  if (sequence.restores > 0) {
+    if (tiers_->restoring()) return true;
+    // When something was found damaged, what is left may still save a part.
+    if (!tiers_->restore_was_damaged() || sequence.restores == kMaxRestores) return false;
+  }
+  const PrefixPath path = PathOf(sequence);
+  if (tiers_->Match(path) <= index_->Match(path).cached_tokens) return false;
+  if (tiers_->restoring() || !RoomFor(pages)) return true;
+  ++sequence.restores;
+  tiers_->Restore(path, now);
+  return true;
+}
+
 // Whether there is room to admit a queued sequence for which, with its neighbours, this many pages
 // must be free if nothing of it is cached. If so it has taken what is cached, and the rest is free:
 // the cache has given up what was lacking. Pages of the hit that only the cache held count among
 // those that it could have given up, so they are enough for themselves.
 bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
                        std::optional<Resume>& resume) {
-  if (!index_.has_value()) return pages <= pages_.free();
-  const PrefixLedger cache = index_->GetLedger();
-  if (pages > uint64_t{pages_.free()} + cache.pages - cache.pages_referenced) return false;
+  if (!RoomFor(pages)) return false;
+  if (!index_.has_value()) return true;
   resume = BeginBehindPrefix(sequence, now);
   const uint64_t wanted = pages - sequence.pages.size();
   if (wanted > pages_.free()) {
@@ -41,6 +78,7 @@ bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
 std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
   assert(sequence.pages.empty() && sequence.absorbed == 0);
   sequence.publishes = false;
+  sequence.restores = 0;
   if (!UsesCache(sequence)) return std::nullopt;
   sequence.publishes = !sequence.preempted;
   PrefixHit hit = index_->Acquire(PathOf(sequence), now);
@@ -49,7 +87,7 @@ std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
                     .cached_tokens = hit.match.cached_tokens,
                     .branch_point = hit.match.branch_point};
   if (hit.match.cached_tokens == 0) return std::nullopt;
-  ++counts_.snapshots_restored;
+  ++counts_.device_tier.snapshots_restored;
   sequence.pages = hit.match.pages;
   sequence.absorbed = hit.match.cached_tokens;
   sequence.committed = sequence.absorbed;
@@ -85,12 +123,19 @@ void Core::Publish(Sequence& sequence, const InFlightRow& row, TimeUs now) {
     return;
   }
   sequence.lease.ReleaseSnapshot();  // it has been copied
+  const uint32_t units_before = sequence.lease.shared_units();
   PublishUnits(sequence, std::min(sequence.absorbed, sequence.prompt_tokens));
-  if (!row.exported.has_value()) return;
-  if (row.exports_answer) return KeepAnswerSnapshot(sequence, *row.exported);
-  FinishedSnapshot finished = *row.exported;
-  finished.absorbed_tokens = sequence.absorbed;
-  index_->PublishSnapshot(sequence.lease, finished, now);
+  const bool exports_prompt = row.exported.has_value() && !row.exports_answer;
+  if (exports_prompt) {
+    FinishedSnapshot finished = *row.exported;
+    finished.absorbed_tokens = sequence.absorbed;
+    index_->PublishSnapshot(sequence.lease, finished, now);
+  } else if (row.exported.has_value()) {
+    KeepAnswerSnapshot(sequence, *row.exported);
+  }
+  if (exports_prompt || sequence.lease.shared_units() > units_before) {
+    WriteThrough(sequence, sequence.lease.shared_units() * config_.page_tokens);
+  }
 }
 
 // Its units up to there, which nobody can take back.
@@ -124,12 +169,27 @@ bool Core::HasRoomForDuplicate(const Sequence& sequence) const {
   return most + sequence.duplicate_pages.size() < pages_.size();
 }
 
+// Its text has been published up to there, and goes to the tier below as well.
+void Core::WriteThrough(const Sequence& sequence, uint32_t offset) {
+  if (tiers_.has_value() && offset > 0) tiers_->WriteThrough(sequence.lease, offset);
+}
+
+// The copies between tiers come when it is known what the rows take, but for drafts.
+void Core::PlanCopies(StepPlan& plan, TimeUs now) {
+  if (!tiers_.has_value()) return;
+  while (tiers_->Plan(plan.copies) && plan.copies.empty() && draft_.empty()) {
+    // Somebody may have waited for what was let go, and nothing else will happen.
+    DraftPromptRows(now, plan.opens);
+  }
+}
+
 void Core::ReturnExport(const InFlightRow& row) {
   if (row.exported.has_value()) snapshots_.Return(row.exported->snapshot);
 }
 
 std::string Core::CheckCache(uint32_t private_pages) const {
   const PrefixLedger cache = index_.has_value() ? index_->GetLedger() : PrefixLedger();
+  if (tiers_.has_value()) private_pages += tiers_->device_pages_in_flight();
   if (private_pages + cache.pages != pages_.used()) {
     return std::to_string(pages_.used()) + " pages are taken, sequences have " +
            std::to_string(private_pages) + " and the cache " + std::to_string(cache.pages);
@@ -141,6 +201,7 @@ std::string Core::CheckCache(uint32_t private_pages) const {
     kept += sequence->answer_snapshots.size();
     exports += sequence->last_snapshot.has_value();
   }
+  if (tiers_.has_value()) exports += tiers_->device_snapshots_in_flight();
   if (exports + kept + cache.snapshots != snapshots_.used()) {
     return std::to_string(snapshots_.used()) + " snapshots are taken, the step in flight has " +
            std::to_string(exports) + ", sequences have " + std::to_string(kept) +
@@ -150,7 +211,9 @@ std::string Core::CheckCache(uint32_t private_pages) const {
 }
 
 std::string Core::CheckIndex() const {
-  return index_.has_value() ? index_->CheckInvariants() : "";
+  std::string error = index_.has_value() ? index_->CheckInvariants() : "";
+  if (error.empty() && tiers_.has_value()) error = tiers_->CheckInvariants();
+  return error;
 }
 
 }  // namespace quartet::coordinator

@@ -149,6 +149,7 @@ void Core::PublishAnswerSnapshots(Sequence& sequence, uint32_t published, TimeUs
   for (const FinishedSnapshot& snapshot : kept) {
     if (snapshot.kind == SnapshotKind::kBoundary) {
       index_->PublishSnapshot(sequence.lease, snapshot, now);
+      WriteThrough(sequence, snapshot.offset);
     } else {
       snapshots_.Return(snapshot.snapshot);
     }
@@ -168,6 +169,7 @@ void Core::FinishTurns(TimeUs now) {
 void Core::EndTurn(Sequence& sequence, uint32_t end) {
   index_->Promote(sequence.lease, end, SnapshotKind::kConversationEnd);
   index_->Thin(sequence.lease, config_.snapshot_policy);
+  WriteThrough(sequence, end);
   ReleasePlace(sequence);
 }
 

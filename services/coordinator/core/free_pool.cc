@@ -18,6 +18,14 @@ std::optional<uint32_t> FreePool::Take() {
   return place;
 }
 
+void FreePool::TakePlaces(std::span<const uint32_t> places) {
+  for (const uint32_t place : places) {
+    assert(place < taken_.size() && !taken_[place]);
+    taken_[place] = true;
+  }
+  std::erase_if(free_, [this](uint32_t place) { return taken_[place]; });
+}
+
 void FreePool::Return(uint32_t place) {
   assert(place < taken_.size() && taken_[place]);
   taken_[place] = false;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace quartet::coordinator {
@@ -15,6 +16,8 @@ class FreePool {
 
   // Nothing if all are taken. Low numbers first in a fresh pool.
   std::optional<uint32_t> Take();
+  // Takes these places, each of which must be free.
+  void TakePlaces(std::span<const uint32_t> places);
   // `place` must be taken.
   void Return(uint32_t place);
 

@@ -59,6 +59,17 @@ uint64_t PlanHash(const StepPlan& plan) {
     hash.Add(static_cast<uint64_t>(row.mtp_next));
     hash.Add(row.draft_chain);
   }
+  hash.Add(plan.copies.size());
+  for (const TierCopy& copy : plan.copies) {
+    hash.Add(static_cast<uint64_t>(copy.kind));
+    hash.Add(static_cast<uint64_t>(copy.from));
+    hash.Add(copy.from_place);
+    hash.Add(static_cast<uint64_t>(copy.to));
+    hash.Add(copy.to_place);
+    hash.Add(copy.key.high);
+    hash.Add(copy.key.low);
+    hash.Add(copy.n_tokens);
+  }
   return hash.state();
 }
 

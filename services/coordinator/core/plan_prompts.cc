@@ -108,6 +108,7 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
     return 0;
   }
   const uint64_t needed = PagesToAdmit(sequence);
+  if (AwaitsRestore(sequence, needed, now)) return 0;
   std::optional<Resume> resume;
   if (!MakeRoomFor(needed, sequence, now, resume)) {
     if (blocked == nullptr) {
@@ -137,7 +138,8 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
   open.first_padding_id = sequence.request.first_padding_id;
   open.prompt_tokens = sequence.prompt_tokens;
   open.resume = std::move(resume);
-  open.acceptance = config_.spec_acceptance;
+  open.acceptance =
+      sequence.request.sampling.seeded ? Acceptance::kCoupled : config_.spec_acceptance;
   opens.push_back(std::move(open));
 
   if (sequence.admitted_before) return chunk;

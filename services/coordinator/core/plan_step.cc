@@ -25,6 +25,7 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   CloseTurns(now);
   DraftDecodeRows();
   DraftPromptRows(now, plan.opens);
+  PlanCopies(plan, now);
   AddDrafts();
 
   for (const auto& closing : closing_) {
@@ -32,7 +33,7 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
         {closing->seq_uid, closing->last_snapshot->offset, closing->last_snapshot->snapshot});
   }
   plan.closes = std::exchange(closes_, {});
-  if (draft_.empty() && plan.commits.empty()) {
+  if (draft_.empty() && plan.commits.empty() && plan.copies.empty()) {
     if (plan.closes.empty()) return std::nullopt;
     return plan;
   }
@@ -72,6 +73,8 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
       sequence.pages.push_back(*page);
       continue;
     }
+    // Who runs comes before what may be used again.
+    if (tiers_.has_value() && tiers_->GiveUp()) continue;
     if (!closing_.empty()) {  // they have all that they need but a snapshot
       DropTurns();
       continue;

@@ -223,7 +223,7 @@ UnitOutcome PrefixIndex::PublishUnit(PrefixLease& lease, const UnitKey& key,
 
   if (new_root) parent = AddNode(lease.root_, kNone, {});
   const uint32_t node = AddNode(key, parent, tokens);
-  nodes_[node].page = {CacheTier::kDevice, page};
+  nodes_[node].page = {config_.tier, page};
   nodes_[node].last_use = next_use_++;
   ++ledger_.pages;
   ++ledger_.units_published;
@@ -249,7 +249,7 @@ SnapshotOutcome PrefixIndex::PublishSnapshot(const PrefixLease& lease,
     Promote(lease, finished.offset, finished.kind);
     return SnapshotOutcome::kDuplicate;
   }
-  snapshot.object = {CacheTier::kDevice, finished.snapshot};
+  snapshot.object = {config_.tier, finished.snapshot};
   snapshot.absorbed_tokens = finished.absorbed_tokens;
   snapshot.kind = finished.kind;
   Use(snapshot, now);

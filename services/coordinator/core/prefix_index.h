@@ -50,9 +50,6 @@
 
 namespace quartet::coordinator {
 
-// Where an object is. The lower tiers are names only so far: everything cached is on the device.
-enum class CacheTier : uint8_t { kAbsent, kDevice, kHost, kDisk };
-
 struct CachedObject {
   CacheTier tier = CacheTier::kAbsent;
   uint32_t id = 0;  // in the pool of its tier
@@ -60,11 +57,16 @@ struct CachedObject {
   bool present() const { return tier != CacheTier::kAbsent; }
 };
 
+// There is an index for each tier that prefixes are kept in. Each is a whole tree by itself, so
+// that a tier gives up what it likes; what lies in which other tier, nobody has to know. tiers.h
+// moves paths between them.
+
 struct PrefixIndexConfig {
   enum class Eviction {
     kValue,  // least expected saving per byte first
     kLru,    // longest unused first
   };
+  CacheTier tier = CacheTier::kDevice;
   uint32_t unit_tokens = 256;  // = tokens of a page
   Eviction eviction = Eviction::kValue;
   TimeUs half_life_us = 600'000'000;  // after which a use counts half
@@ -96,6 +98,13 @@ struct PrefixMatch {
   uint32_t lost_to_granularity() const { return shared_tokens - cached_tokens; }
 };
 
+// A unit on a path that somebody holds. Points into the index, valid as long as it is held.
+struct PathUnit {
+  UnitKey key;
+  std::span<const int32_t> tokens;
+  uint32_t page = 0;
+};
+
 class PrefixIndex;
 
 // What a sequence holds in the index: the path from the root to a node, which then cannot be
@@ -119,6 +128,7 @@ class PrefixLease {
   // The sequence's first pages, up to this number, belong to the index (but for those of units that
   // it has entered), the others to the sequence.
   uint32_t shared_units() const { return depth_units_; }
+  const UnitKey& root() const { return root_; }
 
  private:
   friend class PrefixIndex;
@@ -240,6 +250,23 @@ class PrefixIndex {
   // Raises the kind of a snapshot on the lease's path; nothing happens if there is none. For a turn
   // that ends at a boundary which was published when it was passed.
   void Promote(const PrefixLease& lease, uint32_t offset, SnapshotKind kind);
+
+  // For whoever copies paths from one index to another (prefix_tiers.cc).
+  //
+  // A lease that holds nothing yet; publishing starts from it.
+  PrefixLease Begin(const UnitKey& root);
+  // A second holder of the path's first `offset` tokens, and of the snapshot there if there is one.
+  PrefixLease Hold(const PrefixLease& lease, uint32_t offset);
+  // The units of the path, in order.
+  std::vector<PathUnit> UnitsOf(const PrefixLease& lease) const;
+  // The snapshot that the lease holds.
+  std::optional<FinishedSnapshot> SnapshotOf(const PrefixLease& lease) const;
+  bool HasSnapshotAtEnd(const PrefixLease& lease) const;
+  // Gives up the unit of this name and all units behind it, as far as nobody holds them; says how
+  // many pages went. For units whose contents turned out to be damaged.
+  uint32_t Discard(const UnitKey& key);
+  // The same for the snapshot after this unit alone; false if there is none or somebody holds it.
+  bool DiscardSnapshot(const UnitKey& key);
 
   // Gives up snapshots along the lease's path by SnapshotsToThin, where a node with several
   // continuations counts as a branch point. What is in use stays. Returns how many went.

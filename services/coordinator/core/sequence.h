@@ -47,6 +47,7 @@ struct Sequence {
   PrefixLease lease;
   std::vector<uint32_t> duplicate_pages;
   PromptMarks marks;           // of this admission
+  uint32_t restores = 0;       // of its prefix from a lower tier, for this admission
   bool publishes = false;      // what it absorbs goes into the cache
   uint32_t cached_tokens = 0;  // of the first admission
   // Of the answer, ascending: they can be published when it is final.

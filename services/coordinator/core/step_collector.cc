@@ -9,7 +9,7 @@ StepCollector::StepCollector(uint32_t ranks) : answers_(ranks) {}
 
 void StepCollector::Begin(uint64_t epoch, uint64_t step_id) {
   std::fill(answers_.begin(), answers_.end(), Slot{});
-  outcome_ = StepOutcome{epoch, step_id, {}};
+  outcome_ = StepOutcome{epoch, step_id, {}, {}};
   waiting_ = true;
 }
 
@@ -30,6 +30,7 @@ StepCollector::Verdict StepCollector::Add(Answer answer) {
   }
   answers_[answer.rank] = {true, answer.agreement_hash};
   if (answer.rank == 0) outcome_.rows = std::move(answer.rows);
+  AddCopies(answer.copies);
   if (!MissingRanks().empty()) return verdict;
 
   waiting_ = false;
@@ -44,6 +45,18 @@ StepCollector::Verdict StepCollector::Add(Answer answer) {
   verdict.kind = Verdict::Kind::kComplete;
   verdict.outcome = std::move(outcome_);
   return verdict;
+}
+
+// A copy is good if it is on all ranks.
+void StepCollector::AddCopies(const std::vector<CopyOutcome>& copies) {
+  const bool first = MissingRanks().size() + 1 == answers_.size();
+  if (first) outcome_.copies = copies;
+  const size_t least = std::min(outcome_.copies.size(), copies.size());
+  outcome_.copies.resize(std::max(outcome_.copies.size(), copies.size()), CopyOutcome::kMissing);
+  for (size_t i = 0; i < outcome_.copies.size(); ++i) {
+    CopyOutcome& worst = outcome_.copies[i];
+    worst = std::max(worst, i < least ? copies[i] : CopyOutcome::kMissing);
+  }
 }
 
 std::vector<uint32_t> StepCollector::MissingRanks() const {

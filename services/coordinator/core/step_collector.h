@@ -22,7 +22,8 @@ class StepCollector {
     uint32_t rank = 0;
     uint64_t agreement_hash = 0;
     std::string error;
-    std::vector<RowOutcome> rows;  // rank 0 only
+    std::vector<RowOutcome> rows;     // rank 0 only
+    std::vector<CopyOutcome> copies;  // of this rank; ranks may differ
   };
 
   struct Verdict {
@@ -47,6 +48,8 @@ class StepCollector {
   std::vector<uint32_t> MissingRanks() const;
 
  private:
+  void AddCopies(const std::vector<CopyOutcome>& copies);
+
   struct Slot {
     bool present = false;
     uint64_t hash = 0;

@@ -27,6 +27,8 @@ inline constexpr uint32_t kMaxDraftTokens = 3;
 
 // What decides whether a draft is accepted (worker.proto).
 enum class Acceptance { kRejection, kCoupled };
+// Where a page or a snapshot of the prefix cache is.
+enum class CacheTier : uint8_t { kAbsent, kDevice, kHost, kDisk };
 
 struct CoreConfig {
   uint64_t epoch = 1;
@@ -45,6 +47,13 @@ struct CoreConfig {
   uint32_t num_speculative_tokens = 0;  // drafts in a step, at most; 0 = no speculation
   bool spec_dynamic = true;             // fewer drafts where that is faster
   Acceptance spec_acceptance = Acceptance::kRejection;
+  // The cache's tiers below the device; 0 pages = no such tier. What one of them holds comes back
+  // to the device in steps that copy at most about so many bytes (of one rank) each.
+  uint32_t host_pages = 0;
+  uint32_t host_snapshots = 0;
+  uint32_t disk_pages = 0;  // needs the host's
+  uint32_t disk_snapshots = 0;
+  uint64_t copy_bytes_per_step = uint64_t{256} << 20;
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
@@ -70,6 +79,7 @@ struct Sampling {
   int32_t top_k = 0;
   float min_p = 0;
   uint64_t seed = 0;
+  bool seeded = false;  // by the client: drafts must not change the text of the seed
   uint32_t choice = 0;
   float presence_penalty = 0;
   float frequency_penalty = 0;
@@ -179,15 +189,39 @@ struct Commit {
   uint32_t snapshot = 0;
 };
 
-struct TierCopy {
-  std::string object;
-  std::string from;
-  std::string to;
-  std::string checksum;
+// What it takes to enter a unit of the prefix cache into an index again after a restart.
+struct UnitOrigin {
+  UnitKey root;    // of the key domain
+  UnitKey parent;  // the unit before it, or the root
+  std::vector<int32_t> tokens;
 };
 
-// What all ranks are told at once: first the closes, then the opens, the commits and the rows.
-// Without commits and rows there is no step: nothing is answered and step_id is 0.
+// An object of the prefix cache moves from a place of one tier to a place of another.
+struct TierCopy {
+  enum class Kind { kPage, kSnapshot };
+  Kind kind = Kind::kPage;
+  CacheTier from = CacheTier::kAbsent;
+  uint32_t from_place = 0;
+  CacheTier to = CacheTier::kAbsent;
+  uint32_t to_place = 0;
+  // Of the unit that the page holds, or after which the state is; and the tokens up to its end.
+  UnitKey key;
+  uint32_t n_tokens = 0;
+  UnitOrigin origin;  // to the disk only
+};
+
+// An object that lies in a tier from the life before.
+struct CacheEntry {
+  TierCopy::Kind kind = TierCopy::Kind::kPage;
+  uint32_t place = 0;
+  UnitKey key;
+  uint32_t n_tokens = 0;
+  UnitOrigin origin;
+};
+
+// What all ranks are told at once: first the closes, then the opens, the copies, the commits and
+// the rows. Without copies, commits and rows there is no step: nothing is answered and step_id is
+// 0.
 struct StepPlan {
   uint64_t epoch = 0;
   uint64_t step_id = 0;
@@ -196,10 +230,10 @@ struct StepPlan {
   std::vector<SequenceOpen> opens;
   std::vector<PlanRow> rows;
   std::vector<Commit> commits;
-  std::vector<TierCopy> copies;  // room for the cache tiers
+  std::vector<TierCopy> copies;
   uint64_t plan_hash = 0;
 
-  bool is_step() const { return !rows.empty() || !commits.empty(); }
+  bool is_step() const { return !rows.empty() || !commits.empty() || !copies.empty(); }
 };
 
 // ---- what comes back -------------------------------------------------------------------------
@@ -213,10 +247,18 @@ struct RowOutcome {
   std::string error;  // only this row failed
 };
 
+// In rising order of badness: of several ranks the worst counts.
+enum class CopyOutcome : uint8_t {
+  kDone,
+  kMissing,   // a rank's place did not hold it
+  kChecksum,  // a rank holds other bytes than it once stored
+};
+
 struct StepOutcome {
   uint64_t epoch = 0;
   uint64_t step_id = 0;
   std::vector<RowOutcome> rows;
+  std::vector<CopyOutcome> copies;  // of the plan's
 };
 
 // ---- what requests are told ------------------------------------------------------------------
@@ -259,6 +301,24 @@ struct Output {
   bool terminal() const { return kind != Kind::kAdmitted && kind != Kind::kTokens; }
 };
 
+// Of one tier of the prefix cache: gauges, then counters since the start.
+struct TierLedger {
+  uint32_t pages = 0;
+  uint32_t pages_size = 0;
+  uint32_t snapshots = 0;
+  uint32_t snapshots_size = 0;
+  uint64_t page_bytes = 0;  // of all pages here, on each rank; the next one of all snapshots
+  uint64_t snapshot_bytes = 0;
+  uint64_t snapshots_published = 0;  // came here
+  uint64_t snapshots_restored = 0;   // were used: by a sequence, or by the tier above
+  uint64_t pages_restored = 0;       // went back to the tier above
+  uint64_t snapshots_evicted = 0;    // made room for others
+  uint64_t snapshots_discarded = 0;  // were found to be no good
+  uint64_t pages_discarded = 0;      // the same, with what came after them
+  uint64_t snapshots_checksum_failed = 0;
+  uint64_t pages_checksum_failed = 0;
+};
+
 // The core's ledger: gauges are read from it, never counted beside it.
 struct Ledger {
   uint32_t running = 0;
@@ -289,9 +349,11 @@ struct Ledger {
   uint64_t prefix_query_tokens = 0;  // of prompts that were looked for
   uint64_t prefix_hit_tokens = 0;
   uint64_t prefix_lost_tokens = 0;  // shared with a cached text, but behind its last snapshot
-  uint64_t snapshots_published = 0;
-  uint64_t snapshots_restored = 0;  // by sequences that began behind a cached prefix
-  uint64_t snapshots_evicted = 0;
+  TierLedger device_tier;
+  TierLedger host_tier;
+  TierLedger disk_tier;
+  uint32_t copies_waiting = 0;   // paths on their way between tiers
+  uint64_t copies_given_up = 0;  // paths that were not written to the tier below, for lack of room
   // Of speculation. What lies behind the end of an answer counts nowhere.
   uint64_t spec_drafts = 0;                                     // windows with drafts in them
   uint64_t spec_draft_tokens = 0;                               // drafts in those

@@ -36,6 +36,10 @@ uint32_t SnapshotsThatFit(const MemoryOffer& offer, const PoolPlan& plan,
                           kMinSnapshots + rest / offer.snapshot_bytes}));
 }
 
+uint64_t TierBytes(const TierPlaces& tier, const MemoryOffer& offer) {
+  return tier.pages * offer.page_bytes + tier.snapshots * offer.snapshot_bytes;
+}
+
 std::string Figures(const MemoryOffer& offer, const PoolLimits& limits) {
   return absl::StrCat(
       "budget ", Mib(offer.budget_bytes), " per rank; weights ", Mib(offer.weight_bytes),
@@ -114,7 +118,27 @@ absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,
   for (const MemoryOffer& offer : offers) {
     plan.snapshots = std::min(plan.snapshots, SnapshotsThatFit(offer, plan, limits));
   }
+  uint64_t host_bytes = UINT64_MAX;
+  uint64_t disk_bytes = UINT64_MAX;
+  for (const MemoryOffer& offer : offers) {
+    host_bytes = std::min(host_bytes, offer.host_cache_bytes);
+    disk_bytes = std::min(disk_bytes, offer.disk_cache_bytes);
+  }
+  if (plan.snapshots > 0) plan.host = PlanTier(host_bytes, plan.page_bytes, plan.snapshot_bytes);
+  if (plan.host.pages > 0) {
+    plan.disk = PlanTier(disk_bytes, plan.page_bytes + kDiskRecordBytes,
+                         plan.snapshot_bytes + kDiskRecordBytes);
+  }
   return plan;
+}
+
+TierPlaces PlanTier(uint64_t bytes, uint64_t page_bytes, uint64_t snapshot_bytes) {
+  const uint64_t snapshots = std::min<uint64_t>(
+      {bytes / 2 / snapshot_bytes, bytes / (page_bytes + snapshot_bytes), kMaxTierPages});
+  if (snapshots == 0) return {};
+  const uint64_t pages = (bytes - snapshots * snapshot_bytes) / page_bytes;
+  return {.pages = static_cast<uint32_t>(std::min<uint64_t>(pages, kMaxTierPages)),
+          .snapshots = static_cast<uint32_t>(snapshots)};
 }
 
 absl::Status FitsPools(const MemoryOffer& offer, const PoolPlan& plan, const PoolLimits& limits) {
@@ -122,7 +146,17 @@ absl::Status FitsPools(const MemoryOffer& offer, const PoolPlan& plan, const Poo
   const uint64_t pages = PagesThatFit(offer, limits);
   const bool pages_fit = offer.page_tokens == plan.page_tokens && pages >= plan.pages;
   const uint32_t snapshots = pages_fit ? SnapshotsThatFit(offer, plan, limits) : 0;
-  if (pages_fit && snapshots >= plan.snapshots) return absl::OkStatus();
+  if (pages_fit && snapshots >= plan.snapshots) {
+    if (plan.disk.pages > 0 && offer.disk_cache_bytes == 0) {
+      return absl::ResourceExhaustedError(
+          "the engine keeps cached prefixes on disk, this worker does not (--disk-cache-gib)");
+    }
+    if (TierBytes(plan.host, offer) <= offer.host_cache_bytes) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the engine keeps ", Mib(TierBytes(plan.host, offer)),
+                     " of cached prefixes in the host memory of each rank, this worker offers ",
+                     Mib(offer.host_cache_bytes), " (--host-cache-gib)"));
+  }
   return absl::ResourceExhaustedError(
       absl::StrCat("the engine's pools are agreed at ", plan.pages, " pages of ", plan.page_tokens,
                    " tokens and ", plan.snapshots, " snapshots; this worker has room for ", pages,

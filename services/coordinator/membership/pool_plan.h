@@ -19,6 +19,8 @@ struct MemoryOffer {
   uint64_t activation_bytes_per_token = 0;
   uint32_t page_tokens = 0;
   uint64_t snapshot_bytes = 0;  // 0 = this worker keeps none
+  uint64_t host_cache_bytes = 0;
+  uint64_t disk_cache_bytes = 0;
 };
 
 struct PoolLimits {
@@ -29,6 +31,12 @@ struct PoolLimits {
   bool prefix_caching = false;
 };
 
+// Places of a tier of the prefix cache below the device.
+struct TierPlaces {
+  uint32_t pages = 0;  // 0 = there is no such tier, and then no snapshots either
+  uint32_t snapshots = 0;
+};
+
 struct PoolPlan {
   uint32_t slots = 0;
   uint32_t pages = 0;
@@ -37,7 +45,19 @@ struct PoolPlan {
   uint32_t snapshots = 0;  // 0 = no prefix caching
   uint64_t page_bytes = 0;
   uint64_t snapshot_bytes = 0;
+  TierPlaces host;
+  TierPlaces disk;  // only below host memory
 };
+
+// Bounds what the index of a tier takes: 1 KiB of tokens a page.
+inline constexpr uint32_t kMaxTierPages = 65536;
+
+// Of each object on disk: a header, and what is left of its last block.
+inline constexpr uint64_t kDiskRecordBytes = 8192;
+
+// What goes into a tier of so many bytes. Half of them for snapshots, of which there are never more
+// than pages; the rest for pages.
+TierPlaces PlanTier(uint64_t bytes, uint64_t page_bytes, uint64_t snapshot_bytes);
 
 // With prefix caching there is always room for these.
 inline constexpr uint32_t kMinSnapshots = 4;
@@ -54,8 +74,9 @@ absl::StatusOr<uint32_t> ResolveMaxModelLen(const PoolLimits& limits);
 // kMinSnapshots first, pages with the rest, never more than max_num_seqs full contexts; then more
 // snapshots, never more than pages or kMaxSnapshotsPerSequence each. Of all that the minimum over
 // ranks, because pools are equal everywhere. `offers` has one entry per rank, all of the same
-// tensor-parallel size. If not even one full context fits: an error with the figures of the
-// tightest rank and the largest --max-model-len that would fit.
+// tensor-parallel size. Of the tiers below the device the minimum as well. If not even one full
+// context fits: an error with the figures of the tightest rank and the largest --max-model-len that
+// would fit.
 absl::StatusOr<PoolPlan> PlanPools(const std::vector<MemoryOffer>& offers,
                                    const PoolLimits& limits);
 

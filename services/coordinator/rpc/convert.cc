@@ -12,6 +12,7 @@ Sampling ToSampling(const v1::SamplingParams& params) {
   sampling.top_k = params.top_k();
   sampling.min_p = params.min_p();
   sampling.seed = params.seed();
+  sampling.seeded = params.seeded();
   sampling.choice = params.choice();
   sampling.presence_penalty = params.presence_penalty();
   sampling.frequency_penalty = params.frequency_penalty();
@@ -27,6 +28,7 @@ void ToParams(const Sampling& sampling, v1::SamplingParams* params) {
   params->set_top_k(sampling.top_k);
   params->set_min_p(sampling.min_p);
   params->set_seed(sampling.seed);
+  params->set_seeded(sampling.seeded);
   params->set_choice(sampling.choice);
   params->set_presence_penalty(sampling.presence_penalty);
   params->set_frequency_penalty(sampling.frequency_penalty);
@@ -63,6 +65,31 @@ v1::Finished::Reason ToReason(FinishReason reason) {
       return v1::Finished::REASON_TRUNCATED;
   }
   return v1::Finished::REASON_UNSPECIFIED;
+}
+
+v1::Copy::Tier ToTier(CacheTier tier) {
+  switch (tier) {
+    case CacheTier::kDevice:
+      return v1::Copy::TIER_DEVICE;
+    case CacheTier::kHost:
+      return v1::Copy::TIER_HOST;
+    case CacheTier::kDisk:
+      return v1::Copy::TIER_DISK;
+    case CacheTier::kAbsent:
+      break;
+  }
+  return v1::Copy::TIER_UNSPECIFIED;
+}
+
+CopyOutcome ToOutcome(const v1::CopyResult& copy) {
+  switch (copy.kind()) {
+    case v1::CopyResult::KIND_DONE:
+      return CopyOutcome::kDone;
+    case v1::CopyResult::KIND_CHECKSUM:
+      return CopyOutcome::kChecksum;
+    default:
+      return CopyOutcome::kMissing;
+  }
 }
 
 template <typename Repeated>
@@ -111,9 +138,22 @@ WorkerFacts ToWorkerFacts(const v1::Hello& hello) {
     facts.offers.push_back({offer.tensor_parallel_size(), offer.budget_bytes(),
                             offer.weight_bytes(), offer.slot_bytes(), offer.page_bytes(),
                             offer.activation_bytes_per_token(), offer.page_tokens(),
-                            offer.snapshot_bytes()});
+                            offer.snapshot_bytes(), offer.host_cache_bytes(),
+                            offer.disk_cache_bytes()});
   }
   return facts;
+}
+
+CacheEntry ToCacheEntry(const v1::CacheEntry& entry) {
+  const v1::UnitOrigin& origin = entry.origin();
+  return {.kind = entry.kind() == v1::Copy::KIND_SNAPSHOT ? TierCopy::Kind::kSnapshot
+                                                          : TierCopy::Kind::kPage,
+          .place = entry.place(),
+          .key = {entry.name().key_high(), entry.name().key_low()},
+          .n_tokens = entry.name().n_tokens(),
+          .origin = {.root = {origin.root_high(), origin.root_low()},
+                     .parent = {origin.parent_high(), origin.parent_low()},
+                     .tokens = ToVector(origin.tokens())}};
 }
 
 StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank) {
@@ -130,6 +170,7 @@ StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank) {
     answer.rows.push_back({row.seq_uid(), ToVector(row.tokens()), ToVector(row.logprobs()),
                            ToVector(row.target_logprobs()), ToVector(row.drafts()), row.error()});
   }
+  for (const v1::CopyResult& copy : result.copies()) answer.copies.push_back(ToOutcome(copy));
   return answer;
 }
 
@@ -188,10 +229,22 @@ v1::StepPlan ToProto(const StepPlan& plan) {
   }
   for (const TierCopy& copy : plan.copies) {
     v1::Copy* out = message.add_copies();
-    out->set_object(copy.object);
-    out->set_from(copy.from);
-    out->set_to(copy.to);
-    out->set_checksum(copy.checksum);
+    out->set_kind(copy.kind == TierCopy::Kind::kPage ? v1::Copy::KIND_PAGE
+                                                     : v1::Copy::KIND_SNAPSHOT);
+    out->set_from(ToTier(copy.from));
+    out->set_from_place(copy.from_place);
+    out->set_to(ToTier(copy.to));
+    out->set_to_place(copy.to_place);
+    out->mutable_name()->set_key_high(copy.key.high);
+    out->mutable_name()->set_key_low(copy.key.low);
+    out->mutable_name()->set_n_tokens(copy.n_tokens);
+    if (copy.to != CacheTier::kDisk) continue;
+    const UnitOrigin& origin = copy.origin;
+    out->mutable_origin()->set_root_high(origin.root.high);
+    out->mutable_origin()->set_root_low(origin.root.low);
+    out->mutable_origin()->set_parent_high(origin.parent.high);
+    out->mutable_origin()->set_parent_low(origin.parent.low);
+    out->mutable_origin()->mutable_tokens()->Add(origin.tokens.begin(), origin.tokens.end());
   }
   return message;
 }

@@ -15,6 +15,7 @@ namespace quartet::coordinator {
 
 Request ToRequest(const v1::Submit& submit);
 WorkerFacts ToWorkerFacts(const v1::Hello& hello);
+CacheEntry ToCacheEntry(const v1::CacheEntry& entry);
 // `rank` is the rank of the stream that the result came by.
 StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank);
 

@@ -17,6 +17,7 @@
 #include "services/coordinator/membership/membership.h"
 #include "services/coordinator/rpc/convert.h"
 #include "services/coordinator/rpc/engine_metrics.h"
+#include "services/coordinator/rpc/inventory.h"
 #include "services/coordinator/rpc/recorded_core.h"
 #include "services/coordinator/rpc/unit_keys.h"
 
@@ -42,7 +43,7 @@ std::string KindOf(const StepPlan& plan) {
   for (const PlanRow& row : plan.rows) {
     (row.kind == PlanRow::Kind::kPrefill ? prefill : decode) = true;
   }
-  if (!prefill && !decode) return "commit";
+  if (!prefill && !decode) return plan.commits.empty() ? "copy" : "commit";
   return prefill && decode ? "mixed" : prefill ? "prefill" : "decode";
 }
 
@@ -401,6 +402,13 @@ class Engine::Impl {
       case v1::FromWorker::kFailure:
         OnFailure(worker, message.failure());
         break;
+      case v1::FromWorker::kInventory:
+        if (!core_.has_value() && !inventory_.Add(worker, message.inventory())) {
+          LogWarning(absl::StrCat(membership_.Name(worker),
+                                  " has more cached objects on disk than ", Inventory::kMaxEntries,
+                                  "; the rest is forgotten"));
+        }
+        break;
       case v1::FromWorker::kPong:
       case v1::FromWorker::kDump:
         break;
@@ -416,6 +424,7 @@ class Engine::Impl {
   void Forget(uint64_t worker, const std::string& why) {
     if (workers_.erase(worker) == 0) return;
     loads_.erase(worker);
+    inventory_.Forget(worker);
     LogWarning(absl::StrCat(membership_.Name(worker), " left: ", why));
     Apply(membership_.OnGone(worker, why));
   }
@@ -470,6 +479,10 @@ class Engine::Impl {
     welcome->mutable_pools()->set_slots(pools.slots);
     welcome->mutable_pools()->set_pages(pools.pages);
     welcome->mutable_pools()->set_snapshots(pools.snapshots);
+    welcome->mutable_pools()->set_host_pages(pools.host.pages);
+    welcome->mutable_pools()->set_host_snapshots(pools.host.snapshots);
+    welcome->mutable_pools()->set_disk_pages(pools.disk.pages);
+    welcome->mutable_pools()->set_disk_snapshots(pools.disk.snapshots);
     welcome->set_max_num_batched_tokens(options_.max_num_batched_tokens);
     welcome->set_max_model_len(pools.max_model_len);
     LogInfo(absl::StrCat(membership_.Name(worker), " is welcomed in epoch ", options_.epoch));
@@ -496,6 +509,10 @@ class Engine::Impl {
     config.spec_dynamic = options_.spec_dynamic;
     config.spec_acceptance =
         options_.spec_sampling == "coupled" ? Acceptance::kCoupled : Acceptance::kRejection;
+    config.host_pages = pools.host.pages;
+    config.host_snapshots = pools.host.snapshots;
+    config.disk_pages = pools.disk.pages;
+    config.disk_snapshots = pools.disk.snapshots;
     config.max_num_batched_tokens = options_.max_num_batched_tokens;
     config.prefill_chunk = options_.prefill_chunk;
     config.max_queued_requests = options_.max_queued_requests;
@@ -510,15 +527,29 @@ class Engine::Impl {
     if (const std::string error = ConfigError(config); !error.empty()) return Fatal(error);
     core_.emplace(config,
                   options_.flight_dir.empty() ? 0 : size_t{options_.flight_mib} * 1024 * 1024);
+    AdoptInventory();
     metrics_.SetModel(model.model_name, config);
     not_ready_reason_.clear();
     Publish();
-    LogInfo(absl::StrCat("ready: model ", model.model_name, ", context ", pools.max_model_len,
-                         " tokens, ", pools.slots, " slots, ", pools.pages, " pages of ",
-                         pools.page_tokens, " tokens, ", pools.snapshots, " snapshots, ",
-                         config.num_speculative_tokens, " speculative tokens, ",
-                         options_.tensor_parallel_size, " ranks, epoch ", options_.epoch));
+    LogInfo(absl::StrCat(
+        "ready: model ", model.model_name, ", context ", pools.max_model_len, " tokens, ",
+        pools.slots, " slots, ", pools.pages, " pages of ", pools.page_tokens, " tokens, ",
+        pools.snapshots, " snapshots, ", pools.host.pages, " pages and ", pools.host.snapshots,
+        " snapshots in host memory, ", config.num_speculative_tokens, " speculative tokens, ",
+        options_.tensor_parallel_size, " ranks, epoch ", options_.epoch));
     status_->Ready();
+  }
+
+  void AdoptInventory() {
+    if (core_->config().disk_pages == 0) return;
+    std::vector<uint64_t> ranks;
+    for (uint32_t rank = 0; rank < options_.tensor_parallel_size; ++rank) {
+      ranks.push_back(membership_.WorkerOf(rank).value());
+    }
+    std::vector<CacheEntry> entries = inventory_.TakeCommon(ranks);
+    const size_t found = entries.size();
+    LogInfo(absl::StrCat("disk tier: ", core_->AdoptCached(std::move(entries)), " of ", found,
+                         " pages and snapshots that all ranks have can be used again"));
   }
 
   void OnProgress(uint64_t worker, const v1::LoadProgress& progress) {
@@ -729,6 +760,7 @@ class Engine::Impl {
   absl::flat_hash_map<uint64_t, uint64_t> streams_;  // stream -> request
   std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
   std::map<uint64_t, Load> loads_;
+  Inventory inventory_;  // until ready
   uint64_t step_id_ = 0;
   std::string step_kind_;
   size_t step_rows_ = 0;

@@ -32,8 +32,6 @@ EngineMetrics::EngineMetrics(Metrics* metrics, uint64_t epoch) : metrics_(metric
 
 void EngineMetrics::SetModel(const std::string& model_name, const CoreConfig& config) {
   model_labels_ = {{"model_name", model_name}, {"engine", "0"}};
-  page_bytes_ = config.page_bytes;
-  snapshot_bytes_ = config.snapshot_bytes;
   MetricLabels info = model_labels_;
   info["block_size"] = std::to_string(config.page_tokens);
   info["num_gpu_blocks"] = std::to_string(config.pages);
@@ -65,22 +63,14 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   pool("snapshots", ledger.snapshots_used, ledger.snapshots_size);
   metrics_->GetGauge("quartet_cache_pages", "Pages that hold cached prefixes")
       .Set(ledger.cached_pages);
-  const auto cache_bytes = [&](const char* name, uint64_t places, uint64_t bytes) {
-    metrics_
-        ->GetGauge("quartet_cache_bytes", "What cached prefixes take, on one rank",
-                   {{"pool", name}, {"tier", "device"}})
-        .Set(static_cast<double>(places) * static_cast<double>(bytes));
-  };
-  cache_bytes("pages", ledger.cached_pages, page_bytes_);
-  cache_bytes("snapshots", ledger.snapshots_used, snapshot_bytes_);
-
-  const MetricLabels device{{"tier", "device"}};
-  SetCounter("quartet_snapshot_published_total", "Snapshots that were put into the cache", device,
-             &seen_.snapshots_published, ledger.snapshots_published);
-  SetCounter("quartet_snapshot_restored_total", "Snapshots that a sequence began from", device,
-             &seen_.snapshots_restored, ledger.snapshots_restored);
-  SetCounter("quartet_snapshot_discarded_total", "Snapshots that made room for others", device,
-             &seen_.snapshots_evicted, ledger.snapshots_evicted);
+  OnTier("device", ledger.device_tier, &seen_.device_tier);
+  if (ledger.host_tier.pages_size > 0) {
+    OnLowerTier("host", ledger.host_tier, &seen_.host_tier);
+    SetCounter("quartet_cache_copies_given_up_total",
+               "Cached prefixes that were not written to the tier below", {},
+               &seen_.copies_given_up, ledger.copies_given_up);
+  }
+  if (ledger.disk_tier.pages_size > 0) OnLowerTier("disk", ledger.disk_tier, &seen_.disk_tier);
   SetModelCounter("vllm:prefix_cache_queries_total",
                   "Prompt tokens that were looked for in the prefix cache",
                   &seen_.prefix_query_tokens, ledger.prefix_query_tokens);
@@ -134,6 +124,45 @@ void EngineMetrics::OnSpeculation(const Ledger& ledger) {
                "Drafts that were accepted, by place in the window", labels,
                &seen_.spec_accepted_at[place], ledger.spec_accepted_at[place]);
   }
+}
+
+void EngineMetrics::OnTier(const std::string& tier, const TierLedger& now, TierLedger* seen) {
+  const auto bytes = [&](const char* pool, uint64_t value) {
+    metrics_
+        ->GetGauge("quartet_cache_bytes", "What cached prefixes take, on one rank",
+                   {{"pool", pool}, {"tier", tier}})
+        .Set(static_cast<double>(value));
+  };
+  bytes("pages", now.page_bytes);
+  bytes("snapshots", now.snapshot_bytes);
+  const MetricLabels labels{{"tier", tier}};
+  SetCounter("quartet_snapshot_published_total", "Snapshots that came into the tier", labels,
+             &seen->snapshots_published, now.snapshots_published);
+  SetCounter("quartet_snapshot_restored_total",
+             "Snapshots that a sequence, or the tier above, went on from", labels,
+             &seen->snapshots_restored, now.snapshots_restored);
+  SetCounter("quartet_snapshot_evicted_total", "Snapshots that made room for others", labels,
+             &seen->snapshots_evicted, now.snapshots_evicted);
+}
+
+// What is copied to a tier may come back damaged, or not at all.
+void EngineMetrics::OnLowerTier(const std::string& tier, const TierLedger& now, TierLedger* seen) {
+  OnTier(tier, now, seen);
+  const MetricLabels labels{{"tier", tier}};
+  SetCounter("quartet_snapshot_discarded_total",
+             "Snapshots given up because they, or pages before them, could not be read", labels,
+             &seen->snapshots_discarded, now.snapshots_discarded);
+  SetCounter("quartet_snapshot_checksum_failed_total",
+             "Snapshots whose bytes were not those that were stored", labels,
+             &seen->snapshots_checksum_failed, now.snapshots_checksum_failed);
+  SetCounter("quartet_page_restored_total", "Pages that went back to the tier above", labels,
+             &seen->pages_restored, now.pages_restored);
+  SetCounter("quartet_page_discarded_total",
+             "Pages given up because they, or pages before them, could not be read", labels,
+             &seen->pages_discarded, now.pages_discarded);
+  SetCounter("quartet_page_checksum_failed_total",
+             "Pages whose bytes were not those that were stored", labels,
+             &seen->pages_checksum_failed, now.pages_checksum_failed);
 }
 
 void EngineMetrics::OnAccepted(uint32_t max_tokens) {
@@ -208,6 +237,7 @@ void EngineMetrics::OnOutput(const Output& output, TimeUs now) {
 }
 
 void EngineMetrics::OnPlan(const StepPlan& plan) {
+  if (plan.rows.empty()) return;
   uint64_t tokens = 0;
   for (const PlanRow& row : plan.rows) tokens += row.n_tokens;
   metrics_

@@ -24,7 +24,7 @@ class EngineMetrics {
   void OnAccepted(uint32_t max_tokens);
   void OnOutput(const Output& output, TimeUs now);
   void OnPlan(const StepPlan& plan);
-  // `kind`: what the step's rows were: prefill, decode or mixed.
+  // `kind`: what the step's rows were: prefill, decode or mixed; without rows commit or copy.
   void OnStep(const std::string& kind, size_t rows, double seconds);
   // From a step's last answer until the next plan was sent: what the workers wait for this process.
   void OnHostTime(double seconds);
@@ -33,6 +33,8 @@ class EngineMetrics {
 
  private:
   void OnSpeculation(const Ledger& ledger);
+  void OnTier(const std::string& tier, const TierLedger& now, TierLedger* seen);
+  void OnLowerTier(const std::string& tier, const TierLedger& now, TierLedger* seen);
   // Raises a counter from *seen to the ledger's value; with the model's labels or with these.
   void SetModelCounter(const char* name, const char* help, uint64_t* seen, uint64_t value);
   void SetCounter(const char* name, const char* help, const MetricLabels& labels, uint64_t* seen,
@@ -41,8 +43,6 @@ class EngineMetrics {
 
   Metrics* metrics_;
   MetricLabels model_labels_;
-  uint64_t page_bytes_ = 0;  // on one rank, as snapshot_bytes_
-  uint64_t snapshot_bytes_ = 0;
   Ledger seen_;
 };
 

@@ -12,7 +12,7 @@
 namespace quartet::coordinator {
 namespace {
 
-constexpr std::string_view kMagic = "quartet flight 1\n";
+constexpr std::string_view kMagic = "quartet flight 2\n";
 
 template <typename S, typename T>
 concept Is = std::same_as<std::remove_const_t<S>, T>;
@@ -37,13 +37,15 @@ template <typename C, Is<CoreConfig> S>
 void Fields(C& code, S& s) {
   auto& [epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
          prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
-         num_speculative_tokens, spec_dynamic, spec_acceptance, max_queued_requests,
-         max_queued_tokens, step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes,
-         max_wait_ms, queue_timeout_ms, total_timeout_ms] = s;
+         num_speculative_tokens, spec_dynamic, spec_acceptance, host_pages, host_snapshots,
+         disk_pages, disk_snapshots, copy_bytes_per_step, max_queued_requests, max_queued_tokens,
+         step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes, max_wait_ms,
+         queue_timeout_ms, total_timeout_ms] = s;
   bool coupled = spec_acceptance == Acceptance::kCoupled;
   code.All(epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
            prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
-           num_speculative_tokens, spec_dynamic, coupled, max_queued_requests, max_queued_tokens,
+           num_speculative_tokens, spec_dynamic, coupled, host_pages, host_snapshots, disk_pages,
+           disk_snapshots, copy_bytes_per_step, max_queued_requests, max_queued_tokens,
            step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes, max_wait_ms,
            queue_timeout_ms, total_timeout_ms);
   if constexpr (!std::is_const_v<S>) {
@@ -59,10 +61,10 @@ void Fields(C& code, S& s) {
 
 template <typename C, Is<Sampling> S>
 void Fields(C& code, S& s) {
-  auto& [temperature, top_p, top_k, min_p, seed, choice, presence_penalty, frequency_penalty,
-         repetition_penalty, logit_bias, min_tokens] = s;
-  code.All(temperature, top_p, top_k, min_p, seed, choice, presence_penalty, frequency_penalty,
-           repetition_penalty, logit_bias, min_tokens);
+  auto& [temperature, top_p, top_k, min_p, seed, seeded, choice, presence_penalty,
+         frequency_penalty, repetition_penalty, logit_bias, min_tokens] = s;
+  code.All(temperature, top_p, top_k, min_p, seed, seeded, choice, presence_penalty,
+           frequency_penalty, repetition_penalty, logit_bias, min_tokens);
 }
 
 template <typename C, Is<Request> S>
@@ -87,8 +89,18 @@ void Fields(C& code, S& s) {
 
 template <typename C, Is<StepOutcome> S>
 void Fields(C& code, S& s) {
-  auto& [epoch, step_id, rows] = s;
-  code.All(epoch, step_id, rows);
+  auto& [epoch, step_id, rows, copies] = s;
+  std::vector<uint8_t> outcomes;
+  for (const CopyOutcome outcome : copies) outcomes.push_back(static_cast<uint8_t>(outcome));
+  code.All(epoch, step_id, rows, outcomes);
+  if constexpr (!std::is_const_v<S>) {
+    copies.clear();
+    for (const uint8_t outcome : outcomes) {
+      copies.push_back(outcome > static_cast<uint8_t>(CopyOutcome::kChecksum)
+                           ? CopyOutcome::kMissing
+                           : static_cast<CopyOutcome>(outcome));
+    }
+  }
 }
 
 template <typename C, Is<SubmitInput> S>
@@ -125,6 +137,28 @@ template <typename C, Is<ExpireInput> S>
 void Fields(C& code, S& s) {
   auto& [now] = s;
   code.All(now);
+}
+
+template <typename C, Is<UnitOrigin> S>
+void Fields(C& code, S& s) {
+  auto& [root, parent, tokens] = s;
+  code.All(root, parent, tokens);
+}
+
+template <typename C, Is<CacheEntry> S>
+void Fields(C& code, S& s) {
+  auto& [kind, place, key, n_tokens, origin] = s;
+  bool snapshot = kind == TierCopy::Kind::kSnapshot;
+  code.All(snapshot, place, key, n_tokens, origin);
+  if constexpr (!std::is_const_v<S>) {
+    kind = snapshot ? TierCopy::Kind::kSnapshot : TierCopy::Kind::kPage;
+  }
+}
+
+template <typename C, Is<AdoptInput> S>
+void Fields(C& code, S& s) {
+  auto& [entries] = s;
+  code.All(entries);
 }
 
 template <typename C, Is<PlanInput> S>
@@ -331,7 +365,7 @@ std::string EncodeFlightHeader(const FlightHeader& header) {
 absl::StatusOr<FlightLog> DecodeFlightLog(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
-        "not a flight recording of this version: it does not begin with 'quartet flight 1'");
+        "not a flight recording of this version: it does not begin with 'quartet flight 2'");
   }
   bytes.remove_prefix(kMagic.size());
   Decoder code(bytes);

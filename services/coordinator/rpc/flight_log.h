@@ -40,6 +40,10 @@ struct PauseInput {
 struct ExpireInput {
   TimeUs now = 0;
 };
+// What the disk tier holds from the life before.
+struct AdoptInput {
+  std::vector<CacheEntry> entries;
+};
 // A call of PlanStep, and what it gave out.
 struct PlanInput {
   TimeUs now = 0;
@@ -56,7 +60,7 @@ struct FailAllInput {
 };
 
 using FlightEvent = std::variant<SubmitInput, CancelInput, TruncateInput, PlanInput, ResultInput,
-                                 FailAllInput, UnitKeysInput, PauseInput, ExpireInput>;
+                                 FailAllInput, UnitKeysInput, PauseInput, ExpireInput, AdoptInput>;
 
 struct FlightHeader {
   CoreConfig config;

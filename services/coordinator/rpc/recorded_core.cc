@@ -21,6 +21,11 @@ SubmitOutcome RecordedCore::OnSubmit(Request request, TimeUs now) {
   return core_.OnSubmit(std::move(request), now);
 }
 
+uint32_t RecordedCore::AdoptCached(std::vector<CacheEntry> entries) {
+  if (bytes_max_ > 0) Keep(AdoptInput{entries});
+  return core_.AdoptCached(std::move(entries));
+}
+
 void RecordedCore::OnCancel(uint64_t id) {
   Keep(CancelInput{id});
   core_.OnCancel(id);
@@ -50,13 +55,14 @@ void RecordedCore::ExpireDeadlines(TimeUs now) {
 
 std::optional<StepPlan> RecordedCore::PlanStep(TimeUs now) {
   const bool decides = !core_.step_in_flight();
+  const bool copies = decides && bytes_max_ > 0 && core_.GetLedger().copies_waiting > 0;
   std::optional<StepPlan> plan = core_.PlanStep(now);
   // A call while a step is in flight does nothing, and comes with every event.
   if (!decides || bytes_max_ == 0) return plan;
   const Ledger ledger = core_.GetLedger();
   if (plan.has_value()) {
     Keep(PlanInput{now, true, plan->step_id, PlanFingerprint(*plan)});
-  } else if (ledger.running + ledger.waiting > 0) {
+  } else if (copies || ledger.running + ledger.waiting > 0) {
     Keep(PlanInput{.now = now, .planned = false});
   }
   return plan;

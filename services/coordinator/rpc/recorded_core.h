@@ -26,6 +26,7 @@ class RecordedCore {
 
   // As those of Core.
   SubmitOutcome OnSubmit(Request request, TimeUs now);
+  uint32_t AdoptCached(std::vector<CacheEntry> entries);
   void OnCancel(uint64_t id);
   Core::TruncateOutcome OnTruncate(uint64_t id, uint32_t n_tokens);
   void OnUnitKeys(uint64_t id, std::span<const UnitKey> keys);

@@ -1,5 +1,6 @@
 #include "services/coordinator/simulation/replay.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -19,9 +20,13 @@ constexpr uint64_t kMaxPages = 1 << 24;
 constexpr uint64_t kMaxSnapshots = 1 << 20;
 
 std::string LimitsError(const CoreConfig& config) {
-  if (config.slots > kMaxSlots || config.pages > kMaxPages || config.snapshots > kMaxSnapshots) {
-    return absl::StrCat(config.slots, " slots, ", config.pages, " pages and ", config.snapshots,
-                        " snapshots; at most ", kMaxSlots, ", ", kMaxPages, " and ", kMaxSnapshots);
+  const uint64_t pages = std::max({config.pages, config.host_pages, config.disk_pages});
+  const uint64_t snapshots =
+      std::max({config.snapshots, config.host_snapshots, config.disk_snapshots});
+  if (config.slots > kMaxSlots || pages > kMaxPages || snapshots > kMaxSnapshots) {
+    return absl::StrCat(config.slots, " slots, ", pages, " pages and ", snapshots,
+                        " snapshots of a tier; at most ", kMaxSlots, ", ", kMaxPages, " and ",
+                        kMaxSnapshots);
   }
   return coordinator::ConfigError(config);
 }
@@ -55,6 +60,11 @@ class Replayer {
   }
   std::string On(const coordinator::TruncateInput& input) {
     core_.OnTruncate(input.id, input.n_tokens);
+    return "";
+  }
+  std::string On(const coordinator::AdoptInput& input) {
+    if (result_.events > 0) return "what the disk tier holds comes after other events";
+    core_.AdoptCached(input.entries);
     return "";
   }
   std::string On(const coordinator::UnitKeysInput& input) {

@@ -42,6 +42,7 @@ std::optional<ApiError> TakeSampling(const v1::SamplingParams& from, Prepared* o
   fields.top_k = from.top_k();
   fields.min_p = from.min_p();
   out->plan.sampling = ResolveSampling(fields, {}, from.seed());
+  out->plan.sampling.seeded = true;  // a seed that is not given is 0
   out->plan.choices[0].choice = from.choice();
   return std::nullopt;
 }

@@ -365,6 +365,7 @@ Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefault
   sampling.top_k =
       static_cast<int32_t>(std::max<int64_t>(0, fields.top_k.value_or(defaults.top_k)));
   sampling.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
+  sampling.seeded = fields.seed.has_value();
   return sampling;
 }
 

@@ -45,6 +45,7 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
   sampling->set_top_k(from.sampling.top_k);
   sampling->set_min_p(from.sampling.min_p);
   sampling->set_seed(from.sampling.seed);
+  sampling->set_seeded(from.sampling.seeded);
   sampling->set_choice(from.choice);
   to->set_max_tokens(from.max_tokens);
   to->mutable_end_ids()->Add(from.end_ids.begin(), from.end_ids.end());

@@ -20,6 +20,7 @@ struct Sampling {
   float min_p = 0;
   int32_t top_k = 0;  // 0: off
   uint64_t seed = 0;
+  bool seeded = false;  // by the client, who expects the text of the seed again
 };
 
 // How a request is scheduled among others.

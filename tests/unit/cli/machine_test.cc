@@ -49,6 +49,12 @@ TEST(JudgeMemory, GoesByWhatIsAvailable) {
             "16.0 GiB, 8.0 GiB of it available");
 }
 
+TEST(DefaultHostCache, TakesAQuarterOfWhatIsAvailableAndNoMoreThan32Gib) {
+  EXPECT_DOUBLE_EQ(DefaultHostCacheGib("MemTotal: 1 kB\nMemAvailable: 33554432 kB\n"), 8);
+  EXPECT_DOUBLE_EQ(DefaultHostCacheGib("MemTotal: 1 kB\nMemAvailable: 999999999 kB\n"), 32);
+  EXPECT_DOUBLE_EQ(DefaultHostCacheGib(""), 0);
+}
+
 TEST(JudgeSharedMemory, KnowsDockersDefaultSize) {
   constexpr uint64_t kMiB = 1024 * 1024;
   EXPECT_EQ(JudgeSharedMemory(std::nullopt).level, Level::kFail);

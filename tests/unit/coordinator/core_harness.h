@@ -37,9 +37,11 @@ class CoreHarness {
         rule(rule.has_value()
                  ? *rule
                  : quartet::testing::HashChainRule(static_cast<int32_t>(config.vocab_size))),
-        workers({config.epoch, config.slots, config.pages, config.page_tokens,
-                 config.max_num_batched_tokens, config.max_model_len, config.snapshots},
-                this->rule, std::move(drafts)) {}
+        workers(
+            {config.epoch, config.slots, config.pages, config.page_tokens,
+             config.max_num_batched_tokens, config.max_model_len, config.snapshots,
+             config.host_pages, config.host_snapshots, config.disk_pages, config.disk_snapshots},
+            this->rule, std::move(drafts)) {}
 
   static CoreConfig Config() {
     CoreConfig config;

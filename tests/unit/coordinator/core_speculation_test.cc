@@ -206,6 +206,18 @@ TEST(CoreSpeculation, TheModeOfAcceptanceGoesWithTheOpen) {
   EXPECT_EQ(ToProto(plan->opens[0]).acceptance(), v1::ACCEPTANCE_COUPLED);
 }
 
+TEST(CoreSpeculation, ASeedOfTheClientsOwnSaysTheSameTextWhateverIsDrafted) {
+  CoreHarness harness(SpecConfig());
+  Request request = CoreHarness::Ask(10, 5);
+  request.sampling.seeded = true;
+  harness.MustSubmit(request);
+  harness.MustSubmit(CoreHarness::Ask(12, 5));
+  auto plan = harness.Step();
+  ASSERT_EQ(plan->opens.size(), 2u);
+  EXPECT_EQ(plan->opens[0].acceptance, Acceptance::kCoupled);
+  EXPECT_EQ(plan->opens[1].acceptance, Acceptance::kRejection);
+}
+
 TEST(CoreSpeculation, TheLengthFollowsWhatIsAccepted) {
   CoreConfig config = SpecConfig();
   config.spec_dynamic = true;

@@ -57,8 +57,24 @@ Request Ask(std::mt19937& random) {
   return request;
 }
 
+// The same with a host and a disk tier, in which copies get lost.
+CoreConfig TierConfig() {
+  CoreConfig config = Config();
+  config.pages = 12;
+  config.host_pages = 30;
+  config.host_snapshots = 12;
+  config.disk_pages = 40;
+  config.disk_snapshots = 20;
+  config.copy_bytes_per_step = 6;
+  return config;
+}
+
 StepOutcome Execute(const StepPlan& plan) {
   StepOutcome outcome{.epoch = plan.epoch, .step_id = plan.step_id};
+  for (const TierCopy& copy : plan.copies) {
+    const bool lost = (copy.key.low + copy.to_place + plan.step_id) % 13 == 0;
+    outcome.copies.push_back(lost ? CopyOutcome::kChecksum : CopyOutcome::kDone);
+  }
   for (const PlanRow& row : plan.rows) {
     RowOutcome& answer = outcome.rows.emplace_back();
     answer.seq_uid = row.seq_uid;
@@ -84,7 +100,7 @@ void Drive(RecordedCore& core, uint32_t seed, int turns) {
       in_flight.reset();
     }
     std::optional<StepPlan> plan = core.PlanStep(now);
-    if (plan.has_value() && !plan->rows.empty()) in_flight = std::move(plan);
+    if (plan.has_value() && plan->is_step()) in_flight = std::move(plan);
     core.TakeOutputs();
   }
 }
@@ -126,6 +142,12 @@ TEST(FlightLog, EveryFieldOfAnEventIsReadAsItWasWritten) {
                           .target_logprobs = {-1, -2},
                           .drafts = {1, 2, 3},
                           .error = "not finite"});
+  outcome.copies = {CopyOutcome::kDone, CopyOutcome::kChecksum, CopyOutcome::kMissing};
+  const CacheEntry entry = {.kind = TierCopy::Kind::kSnapshot,
+                            .place = 3,
+                            .key = {4, 5},
+                            .n_tokens = 512,
+                            .origin = {.root = {6, 7}, .parent = {8, UINT64_MAX}, .tokens = {9}}};
   const std::vector<FlightEvent> events = {
       SubmitInput{-5, request},
       CancelInput{6},
@@ -133,6 +155,7 @@ TEST(FlightLog, EveryFieldOfAnEventIsReadAsItWasWritten) {
       PlanInput{9, true, 10, UINT64_MAX},
       ResultInput{INT64_MAX, outcome},
       FailAllInput{"why"},
+      AdoptInput{{entry}},
   };
   std::string bytes = EncodeFlightHeader(
       {.config = Config(), .reason = "test", .first_event = 3, .events = events.size()});
@@ -158,6 +181,10 @@ TEST(FlightLog, EveryFieldOfAnEventIsReadAsItWasWritten) {
   EXPECT_TRUE(submit.request.ignore_eos);
   EXPECT_EQ(std::get<ResultInput>(log.events[4]).outcome.rows[0].target_logprobs,
             (std::vector<float>{-1, -2}));
+  EXPECT_EQ(std::get<ResultInput>(log.events[4]).outcome.copies, outcome.copies);
+  const CacheEntry& adopted = std::get<AdoptInput>(log.events[6]).entries.at(0);
+  EXPECT_EQ(adopted.kind, TierCopy::Kind::kSnapshot);
+  EXPECT_EQ(adopted.origin.tokens, (std::vector<int32_t>{9}));
 }
 
 TEST(FlightLog, ADecodeStepTakesFewBytes) {
@@ -181,7 +208,7 @@ TEST(FlightLog, CutOrForeignFilesAreRefused) {
     EXPECT_FALSE(DecodeFlightLog(bytes.substr(0, size)).ok()) << size;
   }
   EXPECT_THAT(std::string(DecodeFlightLog("{}").status().message()),
-              HasSubstr("does not begin with 'quartet flight 1'"));
+              HasSubstr("does not begin with 'quartet flight 2'"));
   EXPECT_THAT(std::string(DecodeFlightLog(bytes + "\x7f").status().message()),
               HasSubstr("is broken at byte"));
   EXPECT_THAT(
@@ -215,6 +242,36 @@ TEST(FlightReplay, PlansTheSameAgain) {
   }
 }
 
+TEST(FlightReplay, PlansTheSameCopiesBetweenTiersAgain) {
+  Ledger sum;
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    RecordedCore core(TierConfig(), kPlenty);
+    CacheEntry page{.place = 3, .key = {0, 1}, .n_tokens = 256, .origin = {{1, 2}, {1, 2}, {}}};
+    for (int32_t i = 0; i < 256; ++i) page.origin.tokens.push_back(i * 17 % 1000);
+    EXPECT_EQ(core.AdoptCached({page}), 1u);
+    Drive(core, seed, 600);
+    const absl::StatusOr<ReplayResult> result = Replay(MustDecode(core.Recording("test")));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_THAT(result->difference, IsEmpty()) << "seed " << seed;
+    const Ledger there = core.GetLedger();
+    EXPECT_EQ(result->ledger.host_tier.pages_restored, there.host_tier.pages_restored);
+    EXPECT_EQ(result->ledger.disk_tier.snapshots_published, there.disk_tier.snapshots_published);
+    sum.host_tier.pages_restored += there.host_tier.pages_restored;
+    sum.host_tier.pages_discarded += there.host_tier.pages_discarded;
+    sum.disk_tier.snapshots_published += there.disk_tier.snapshots_published;
+  }
+  EXPECT_GT(sum.host_tier.pages_restored, 0u);
+  EXPECT_GT(sum.host_tier.pages_discarded, 0u);
+  EXPECT_GT(sum.disk_tier.snapshots_published, 0u);
+}
+
+TEST(FlightReplay, WhatTheDiskHoldsComesFirst) {
+  FlightLog log;
+  log.header.config = TierConfig();
+  log.events = {CancelInput{1}, AdoptInput{}};
+  EXPECT_THAT(Replay(log)->difference, HasSubstr("event 1: what the disk tier holds comes after"));
+}
+
 TEST(FlightReplay, FindsWhereAPlanIsNotTheRecordedOne) {
   RecordedCore core(Config(), kPlenty);
   Drive(core, 3, 600);
@@ -239,7 +296,7 @@ TEST(FlightReplay, FindsWhereAPlanIsNotTheRecordedOne) {
 }
 
 TEST(FlightReplay, DamagedRecordingsAreRefusedOrReplayed) {
-  RecordedCore core(Config(), kPlenty);
+  RecordedCore core(TierConfig(), kPlenty);
   Drive(core, 4, 200);
   const std::string bytes = core.Recording("test");
   std::mt19937 random(5);

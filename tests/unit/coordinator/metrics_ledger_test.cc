@@ -70,11 +70,14 @@ class MetricsLedger : public ::testing::Test {
     return options;
   }
 
-  MetricsLedger() : harness_(Options()) {
+  explicit MetricsLedger(uint64_t lower_tier_bytes = 0)
+      : harness_(Options()), has_tiers_(lower_tier_bytes > 0) {
     // Refused: the workers have not come.
     Refuse(EngineHarness::Ask(0, 10, 5), "not_ready");
     auto worker = harness_.WorkerOptions();
     worker.snapshot_bytes = 1 << 20;
+    worker.host_cache_bytes = lower_tier_bytes;
+    worker.disk_cache_bytes = lower_tier_bytes;
     worker.before_step = [this](const v1::StepPlan&) { gate_.Pass(); };
     harness_.AddWorker(worker);
     EXPECT_TRUE(harness_.AwaitReason(""));
@@ -115,11 +118,39 @@ class MetricsLedger : public ::testing::Test {
 
   // Waits until nothing is open or in flight, then compares.
   void Compare();
+  // The cache's tiers below the device.
+  static void AddTier(const std::string& tier, const TierLedger& ledger,
+                      std::map<std::string, double>& want);
 
   Gate gate_;
   EngineHarness harness_;
+  const bool has_tiers_;
   Seen seen_;
 };
+
+class MetricsLedgerOfTiers : public MetricsLedger {
+ protected:
+  MetricsLedgerOfTiers() : MetricsLedger(64 << 20) {}
+};
+
+void MetricsLedger::AddTier(const std::string& tier, const TierLedger& ledger,
+                            std::map<std::string, double>& want) {
+  const auto add = [&](const std::string& name, uint64_t value) {
+    want[absl::StrCat(name, "{tier=\"", tier, "\"}")] = static_cast<double>(value);
+  };
+  add("quartet_snapshot_published_total", ledger.snapshots_published);
+  add("quartet_snapshot_restored_total", ledger.snapshots_restored);
+  add("quartet_snapshot_evicted_total", ledger.snapshots_evicted);
+  add("quartet_snapshot_discarded_total", ledger.snapshots_discarded);
+  add("quartet_snapshot_checksum_failed_total", ledger.snapshots_checksum_failed);
+  add("quartet_page_restored_total", ledger.pages_restored);
+  add("quartet_page_discarded_total", ledger.pages_discarded);
+  add("quartet_page_checksum_failed_total", ledger.pages_checksum_failed);
+  want[absl::StrCat("quartet_cache_bytes{pool=\"pages\",tier=\"", tier, "\"}")] =
+      static_cast<double>(ledger.page_bytes);
+  want[absl::StrCat("quartet_cache_bytes{pool=\"snapshots\",tier=\"", tier, "\"}")] =
+      static_cast<double>(ledger.snapshot_bytes);
+}
 
 void MetricsLedger::Compare() {
   ASSERT_TRUE(harness_.Await([&] {
@@ -131,7 +162,7 @@ void MetricsLedger::Compare() {
   RunToItsEnd(EngineHarness::Ask(99, 20, 2), 0);
   ASSERT_TRUE(harness_.Await([&] {
     const Ledger ledger = harness_.engine->Snapshot().ledger;
-    return ledger.finished + ledger.cancelled == seen_.accepted;
+    return ledger.finished + ledger.cancelled == seen_.accepted && ledger.copies_waiting == 0;
   }));
   const Exposition got = Parse(harness_.metrics->Expose());
   const Ledger ledger = harness_.engine->Snapshot().ledger;
@@ -150,16 +181,19 @@ void MetricsLedger::Compare() {
       {"quartet_cache_pages", number(ledger.cached_pages)},
       {R"(quartet_cache_bytes{pool="pages",tier="device"})", number(ledger.cached_pages) * 1024},
       {R"(quartet_cache_bytes{pool="snapshots",tier="device"})",
-       number(ledger.snapshots_used) * (1 << 20)},
+       number(ledger.device_tier.snapshots) * (1 << 20)},
       {R"(quartet_pool_used{pool="slots"})", number(ledger.slots_used)},
       {R"(quartet_pool_size{pool="slots"})", number(ledger.slots_size)},
       {R"(quartet_pool_used{pool="pages"})", pages_in_use},
       {R"(quartet_pool_size{pool="pages"})", number(ledger.pages_size)},
       {R"(quartet_pool_used{pool="snapshots"})", number(ledger.snapshots_used)},
       {R"(quartet_pool_size{pool="snapshots"})", number(ledger.snapshots_size)},
-      {R"(quartet_snapshot_published_total{tier="device"})", number(ledger.snapshots_published)},
-      {R"(quartet_snapshot_restored_total{tier="device"})", number(ledger.snapshots_restored)},
-      {R"(quartet_snapshot_discarded_total{tier="device"})", number(ledger.snapshots_evicted)},
+      {R"(quartet_snapshot_published_total{tier="device"})",
+       number(ledger.device_tier.snapshots_published)},
+      {R"(quartet_snapshot_restored_total{tier="device"})",
+       number(ledger.device_tier.snapshots_restored)},
+      {R"(quartet_snapshot_evicted_total{tier="device"})",
+       number(ledger.device_tier.snapshots_evicted)},
       {"quartet_prefix_lost_to_granularity_tokens_total", number(ledger.prefix_lost_tokens)},
       {WithModel("vllm:num_requests_running"), 0},
       {WithModel("vllm:num_requests_waiting"), 0},
@@ -190,6 +224,11 @@ void MetricsLedger::Compare() {
   for (const auto& [reason, count] : seen_.refused) {
     want[absl::StrCat("quartet_admission_refused_total{reason=\"", reason, "\"}")] = number(count);
   }
+  if (has_tiers_) {
+    AddTier("host", ledger.host_tier, want);
+    AddTier("disk", ledger.disk_tier, want);
+    want["quartet_cache_copies_given_up_total"] = number(ledger.copies_given_up);
+  }
   EXPECT_EQ(got.values, want);
   EXPECT_EQ(ledger.prompt_tokens, seen_.prompt_tokens);
   EXPECT_EQ(ledger.generated_tokens, seen_.tokens);
@@ -219,7 +258,10 @@ void MetricsLedger::Compare() {
             number(seen_.tokens - seen_.first_tokens));
   EXPECT_EQ(histogram("vllm:request_params_max_tokens_sum"), number(seen_.max_tokens));
   EXPECT_EQ(histogram("quartet_prefix_hit_tokens_sum"), number(seen_.hit_tokens));
-  EXPECT_EQ(histogram("vllm:iteration_tokens_total_count"), number(ledger.steps));
+  // Steps that only copy have no tokens.
+  if (!has_tiers_) {
+    EXPECT_EQ(histogram("vllm:iteration_tokens_total_count"), number(ledger.steps));
+  }
   EXPECT_EQ(histogram("quartet_step_seconds_count"), number(ledger.steps));
   EXPECT_LE(histogram("quartet_step_host_seconds_count"), number(ledger.steps));
   EXPECT_GT(histogram("quartet_step_host_seconds_count"), 0);
@@ -234,6 +276,15 @@ TEST_F(MetricsLedger, AnswersThatEndByThemselves) {
   RunToItsEnd(stopped, 0);
   Refuse(EngineHarness::Ask(3, 8000, 1000), "invalid");
   Compare();
+}
+
+TEST_F(MetricsLedgerOfTiers, AnswersThatGoToTheDisk) {
+  RunToItsEnd(EngineHarness::Ask(1, 600, 30), 0);
+  RunToItsEnd(EngineHarness::Ask(1, 600, 30), 512);
+  Compare();
+  const Ledger ledger = harness_.engine->Snapshot().ledger;
+  EXPECT_GT(ledger.host_tier.snapshots_published, 0u);
+  EXPECT_GT(ledger.disk_tier.snapshots_published, 0u);
 }
 
 TEST_F(MetricsLedger, CancelsTruncationsAndAFullQueue) {

@@ -56,6 +56,46 @@ TEST(PoolPlan, NeverMoreThanMaxNumSeqsFullContexts) {
   EXPECT_EQ(plan->pages, 80u);
 }
 
+TEST(PoolPlan, ATierHasHalfOfItsBytesForSnapshotsAndNeverMoreOfThemThanPages) {
+  TierPlaces tier = PlanTier(100 * kMiB, kMiB, 5 * kMiB);
+  EXPECT_EQ(tier.snapshots, 10u);
+  EXPECT_EQ(tier.pages, 50u);
+  tier = PlanTier(100 * kMiB, 4 * kMiB, kMiB);
+  EXPECT_EQ(tier.snapshots, 20u);
+  EXPECT_EQ(tier.pages, 20u);
+  EXPECT_EQ(PlanTier(0, kMiB, kMiB).pages, 0u);
+  EXPECT_EQ(PlanTier(kMiB, kMiB, kMiB).pages, 0u) << "no room for one of each";
+  EXPECT_EQ(PlanTier(uint64_t{1} << 50, kMiB, kMiB).pages, kMaxTierPages);
+}
+
+TEST(PoolPlan, TheTiersBelowTheDeviceAreThoseOfTheTightestRank) {
+  PoolLimits limits = Limits();
+  limits.prefix_caching = true;
+  MemoryOffer rich = Offer();
+  rich.snapshot_bytes = kMiB;
+  rich.host_cache_bytes = 20 * kMiB;
+  rich.disk_cache_bytes = 100 * kMiB;
+  MemoryOffer poor = rich;
+  poor.host_cache_bytes = 10 * kMiB;
+  PoolPlan plan = *PlanPools({rich, poor}, limits);
+  EXPECT_EQ(plan.host.pages, 5u);
+  EXPECT_EQ(plan.host.snapshots, 5u);
+  EXPECT_EQ(plan.disk.pages, 50u);
+  EXPECT_TRUE(FitsPools(rich, plan, limits).ok());
+  poor.host_cache_bytes = 9 * kMiB;
+  EXPECT_THAT(std::string(FitsPools(poor, plan, limits).message()), HasSubstr("--host-cache-gib"));
+  poor = rich;
+  poor.disk_cache_bytes = 0;
+  EXPECT_THAT(std::string(FitsPools(poor, plan, limits).message()), HasSubstr("--disk-cache-gib"));
+
+  EXPECT_EQ(PlanPools({rich, poor}, limits)->disk.pages, 0u);
+  poor.host_cache_bytes = 0;
+  plan = *PlanPools({rich, poor}, limits);
+  EXPECT_EQ(plan.host.pages, 0u);
+  limits.prefix_caching = false;
+  EXPECT_EQ(PlanPools({rich}, limits)->host.pages, 0u);
+}
+
 TEST(PoolPlan, SnapshotsGetWhatPagesLeave) {
   MemoryOffer offer = Offer();
   offer.snapshot_bytes = kMiB / 2;

@@ -54,6 +54,21 @@ TEST(StepCollector, AnErrorOfOneRankEndsTheStepAtOnce) {
   EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kIgnored);
 }
 
+TEST(StepCollector, ACopyIsAsGoodAsItsWorstRank) {
+  using enum CopyOutcome;
+  StepCollector collector(3);
+  collector.Begin(1, 5);
+  std::vector<StepCollector::Answer> answers = {Of(0, 77), Of(1, 77), Of(2, 77)};
+  answers[0].copies = {kDone, kDone, kChecksum, kDone};
+  answers[1].copies = {kDone, kMissing, kMissing, kDone};
+  answers[2].copies = {kDone, kDone, kDone};  // says nothing of the last one
+  collector.Add(answers[2]);
+  collector.Add(answers[0]);
+  const StepCollector::Verdict verdict = collector.Add(answers[1]);
+  EXPECT_EQ(verdict.kind, Kind::kComplete) << "a copy that failed is no disagreement";
+  EXPECT_THAT(verdict.outcome.copies, ElementsAre(kDone, kMissing, kChecksum, kMissing));
+}
+
 TEST(StepCollector, SecondAnswersOtherStepsAndUnknownRanksAreIgnored) {
   StepCollector collector(2);
   EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kIgnored) << "nothing is open";

@@ -277,11 +277,13 @@ TEST(SamplingOfARequest, AModelThatSaysDoSampleFalseIsGreedyUnlessAskedOtherwise
   const text::SamplingDefaults greedy{.greedy = true, .temperature = 0, .top_p = 0.95};
   EXPECT_EQ(ResolveSampling({}, greedy, 9).temperature, 0);
   EXPECT_EQ(ResolveSampling({}, greedy, 9).seed, 9u);
+  EXPECT_FALSE(ResolveSampling({}, greedy, 9).seeded);
   CommonFields with_seed;
   with_seed.seed = -1;
   EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).temperature, 0)
       << "a seed alone does not ask for sampling";
   EXPECT_EQ(ResolveSampling(with_seed, greedy, 9).seed, ~uint64_t{0});
+  EXPECT_TRUE(ResolveSampling(with_seed, greedy, 9).seeded);
   CommonFields with_top_p;
   with_top_p.top_p = 0.5;
   EXPECT_EQ(ResolveSampling(with_top_p, greedy, 9).temperature, 1);

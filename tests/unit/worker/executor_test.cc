@@ -507,7 +507,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "export after 0 of 3 tokens"},
         BadPlan{"CommitOfNobody", [](v1::StepPlan& plan) { plan.add_commits()->set_seq_uid(77); },
                 "sequence 77: to be committed, but not open"},
-        BadPlan{"Copies", [](v1::StepPlan& plan) { plan.add_copies(); }, "1 copies"},
+        BadPlan{"Copies", [](v1::StepPlan& plan) { plan.add_copies(); }, "copies[0]: kind 0"},
         BadPlan{"ChainWithoutDraft", InRow(0, [](auto& r) { r.set_draft_chain(1); }),
                 "draft_chain is 1 without draft"},
         BadPlan{"LongChain",
