@@ -76,9 +76,10 @@ def single():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_O9_a_queued_request_whose_client_left_never_runs(single, stream):
+    start = metrics(single)["vllm:prompt_tokens_total"]
     first = send(single, prompt=prompt(20, 1), max_tokens=20000, stream=True)
     assert first.getresponse().readline().startswith(b"data: ")
-    before = metrics(single)
+    before = wait_until(single, lambda seen: seen["vllm:prompt_tokens_total"] == start + 20)
     second = send(single, prompt=prompt(50, 2), max_tokens=5, stream=stream)
     wait_until(single, lambda seen: seen[WAITING] == 1)
     hang_up(second)
