@@ -1,6 +1,7 @@
 // How long the coordinator's core takes for a step: PlanStep and OnStepResult, with many running
-// sequences and a full prefix cache. Workers are a function that answers at once, which is not timed.
-// The invariants that the core asserts in every step are part of it, as they are in production.
+// sequences and a full prefix cache. Workers are a function that answers at once, which is not
+// timed. The invariants that the core asserts in every step are part of it, as they are in
+// production.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

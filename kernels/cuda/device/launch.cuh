@@ -16,10 +16,10 @@
 // writes, such as weights, is a QUARTET_EARLY_KERNEL and calls them itself: AwaitPrevious() in at
 // least one thread of the grid and before anything else that the kernel reads or writes in global
 // memory. As every kernel does so, whatever was written before the previous kernel may always be
-// read. A kernel that fills the card once does not call LetNextIn, or only when its blocks have done
-// nearly all: blocks that come early take the places that happen to be free, and where two kernels
-// of that kind follow each other some multiprocessors would get twice the work of others. With
-// several waves of blocks, or no more places than blocks, that does not happen.
+// read. A kernel that fills the card once does not call LetNextIn, or only when its blocks have
+// done nearly all: blocks that come early take the places that happen to be free, and where two
+// kernels of that kind follow each other some multiprocessors would get twice the work of others.
+// With several waves of blocks, or no more places than blocks, that does not happen.
 
 #ifdef QUARTET_SIMT
 
