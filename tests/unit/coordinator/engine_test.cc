@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "tests/unit/coordinator/engine_harness.h"
 
 // The coordinator behind a socket, with workers and clients that speak the real protocol.
@@ -49,8 +50,13 @@ TEST_P(EngineRanks, SixteenStreamsEachGetTheirOwnText) {
 }
 
 TEST_P(EngineRanks, CancellingHalfOfThemFreesTheirPlacesAndHarmsNobody) {
-  EngineHarness harness(EngineHarness::Options(GetParam()));
+  // All prompts as soon as there is budget, so that nobody is through before the last one begins.
+  EngineOptions all_at_once = EngineHarness::Options(GetParam());
+  all_at_once.prefill_quantum_ms = 0;
+  all_at_once.min_decode_share = 0;
+  EngineHarness harness(all_at_once);
   Gate gate;
+  const absl::Cleanup let_all_through = [&gate] { gate.Open(); };  // also where the test breaks off
   auto options = harness.WorkerOptions();
   options.before_step = [&gate](const v1::StepPlan&) { gate.Pass(); };
   harness.AddWorker(options);
