@@ -92,7 +92,7 @@ void HashChainExecutor::Resume(const v1::Resume& resume, Sequence& sequence) {
     ++page_users_[page];
     sequence.pages.push_back(page);
   }
-  sequence.absorbed = resume.n_tokens();
+  sequence.absorbed = sequence.furthest = resume.n_tokens();
   slot_state_[sequence.open.slot()] = snapshot.state;
 }
 
@@ -153,7 +153,8 @@ void HashChainExecutor::CommitWindow(Sequence& sequence, uint32_t export_at, uin
     exported = true;
   }
   sequence.window.clear();
-  Check(export_at == 0 || exported, absl::StrCat("a commit that does not reach ", export_at));
+  Check(export_at == 0 || exported || (export_at > at && export_at <= sequence.furthest),
+        absl::StrCat("a commit that cannot reach ", export_at));
   Check(export_at % pools_.page_tokens == 0, "a commit that exports inside a page");
 }
 
@@ -161,7 +162,9 @@ void HashChainExecutor::CheckRow(const v1::Row& row, const Sequence& sequence,
                                  const std::string& name) {
   const bool verifies = row.kind() == v1::Row::KIND_VERIFY;
   Check(row.slot() == sequence.open.slot(), name + " changed its slot");
-  Check(row.position() == sequence.absorbed,
+  // Behind a window whose result the planner did not have, the furthest place where it may stand.
+  const uint32_t furthest = row.from_device() ? sequence.furthest : sequence.absorbed;
+  Check(row.position() >= sequence.absorbed && row.position() <= furthest,
         absl::StrCat(name, " is at ", sequence.absorbed, ", its row starts at ", row.position()));
   Check(row.n_tokens() > 0, name + " has an empty row");
   Check(row.draft_tokens() == (verifies ? row.n_tokens() - 1 : 0),
@@ -301,15 +304,16 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
     // The whole window is written to the pages; what is not accepted is written again later.
     std::vector<uint64_t> states;
     for (size_t i = 0; i < tokens.size(); ++i) {
-      state = Walk(sequence, state, tokens[i], row.position() + static_cast<uint32_t>(i));
+      state = Walk(sequence, state, tokens[i], sequence.absorbed + static_cast<uint32_t>(i));
       states.push_back(state);
     }
     size_t used = 0;
     do {
       state = states[used++];
-      Draw(row, name, state, row.position() + static_cast<uint32_t>(used), sequence, result);
+      Draw(row, name, state, sequence.absorbed + static_cast<uint32_t>(used), sequence, result);
     } while (used < tokens.size() && sequence.last_drawn == tokens[used]);
     sequence.window.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(used));
+    sequence.furthest = sequence.absorbed + row.n_tokens();
     sequence.absorbed += static_cast<uint32_t>(used);
     return Draft(row.draft_chain(), state, sequence, result);
   }
@@ -320,6 +324,7 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
       result->add_target_logprobs(HashChainLogprob(state, row.logprob_targets(i)));
     }
   }
+  sequence.furthest = sequence.absorbed;
   slot_state_[row.slot()] = state;
   for (const v1::Export& e : row.exports()) {
     Check(e.offset() == row.n_tokens() && sequence.absorbed % pools_.page_tokens == 0,

@@ -77,6 +77,7 @@ class HashChainExecutor {
     v1::SequenceOpen open;
     std::vector<uint32_t> pages;
     uint32_t absorbed = 0;        // the window included
+    uint32_t furthest = 0;        // the same if all of its drafts had been accepted
     std::vector<int32_t> window;  // accepted, and not in the live state yet
     std::vector<int32_t> drafts;
     int32_t last_drawn = -1;

@@ -58,6 +58,9 @@ std::string ConfigError(const CoreConfig& config) {
              Num(config.snapshot_policy.unit_tokens) + " tokens, a page each";
     }
   }
+  if (config.steps_in_flight < 1 || config.steps_in_flight > 2) {
+    return "steps_in_flight is " + Num(config.steps_in_flight) + "; it must be 1 or 2";
+  }
   if (config.num_speculative_tokens > kMaxDraftTokens) {
     return "num_speculative_tokens is " + Num(config.num_speculative_tokens) +
            "; workers make at most " + Num(kMaxDraftTokens) + " drafts in a step";
@@ -100,7 +103,6 @@ Core::Core(const CoreConfig& config)
   }
   if (config.host_pages > 0) tiers_.emplace(config, &pages_, &snapshots_, &*index_);
   running_.reserve(config.slots);
-  in_flight_.reserve(config.slots);
   draft_.reserve(config.slots);
 }
 
@@ -186,25 +188,27 @@ Core::TruncateOutcome Core::OnTruncate(uint64_t id, uint32_t n_tokens) {
 }
 
 bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
-  if (in_flight_step_ == 0 || outcome.epoch != config_.epoch ||
-      outcome.step_id != in_flight_step_) {
+  if (in_flight_.empty() || outcome.epoch != config_.epoch ||
+      outcome.step_id != in_flight_.front().id) {
     return false;
   }
-  in_flight_step_ = 0;
+  InFlightStep step = std::move(in_flight_.front());
+  in_flight_.pop_front();
   clock_ = now;
+  // The workers began it when they had it and were through with the one before.
+  step.since = std::max(step.since, std::exchange(answered_, now));
   // Copies take time of their own.
   if (outcome.copies.empty()) {
-    pacer_.OnStep(in_flight_shape_, now - in_flight_since_);
-    ObserveStep(now);
+    pacer_.OnStep(step.shape, now - step.since);
+    ObserveStep(step, now);
   }
-  if (tiers_.has_value()) tiers_->OnStepResult(outcome.copies, now);
-  FinishTurns(now);
-  for (const InFlightRow& row : in_flight_) {
+  if (step.has_copies) tiers_->OnStepResult(outcome.copies, now);
+  FinishTurns(step.id, now);
+  for (InFlightRow& row : step.rows) {
     auto result = std::find_if(outcome.rows.begin(), outcome.rows.end(),
                                [&](const RowOutcome& r) { return r.seq_uid == row.seq_uid; });
-    ApplyRow(row, result == outcome.rows.end() ? nullptr : &*result, now);
+    ApplyRow(step.id, row, result == outcome.rows.end() ? nullptr : &*result, now);
   }
-  in_flight_.clear();
   assert(CheckInvariants().empty());
   return true;
 }
@@ -233,31 +237,48 @@ std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
 }
 
 // A step that only decodes tells what drafts cost.
-void Core::ObserveStep(TimeUs now) {
-  uint32_t tokens = 0;
-  for (const InFlightRow& row : in_flight_) {
-    if (row.kind == PlanRow::Kind::kPrefill) return;
-    tokens += row.n_tokens;
-  }
-  if (tokens > 0) decode_cost_.Observe(tokens, now - in_flight_since_);
+void Core::ObserveStep(const InFlightStep& step, TimeUs now) {
+  if (step.shape.prefill_tokens > 0 || step.shape.decode_tokens == 0) return;
+  decode_cost_.Observe(step.shape.decode_tokens, now - step.since);
 }
 
-void Core::ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
+// Its request has ended, or has lost its place, while the workers held the step.
+void Core::ApplyVoidRow(uint64_t step_id, const InFlightRow& row) {
+  ++counts_.void_rows;
+  for (const auto& closing : closing_) {
+    if (closing->seq_uid != row.seq_uid) continue;
+    if (closing->ahead.step_id == step_id) closing->ahead = {};
+    // Of what was said before: this row has taken it into the live state.
+    if (row.exports_answer && row.exported.has_value() &&
+        row.exported->offset <= std::min(closing->absorbed, closing->text_tokens)) {
+      return KeepAnswerSnapshot(*closing, *row.exported);
+    }
+  }
+  ReturnExport(row);
+}
+
+void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcome, TimeUs now) {
   auto found = sequences_.find(row.id);
-  if (found == sequences_.end()) {  // ended while the step ran
-    ++counts_.void_rows;
-    return ReturnExport(row);
+  if (found == sequences_.end() || found->second->seq_uid != row.seq_uid) {
+    return ApplyVoidRow(step_id, row);
   }
   Sequence& sequence = *found->second;
+  if (sequence.ahead.step_id == step_id) sequence.ahead = {};
   if (const std::string error = RowError(sequence, row, outcome); !error.empty()) {
     ReturnExport(row);
     return Fail(sequence, error);
   }
   const bool verified = row.kind == PlanRow::Kind::kVerify;
   const auto drawn = static_cast<uint32_t>(outcome->tokens.size());
+  const uint32_t position = sequence.absorbed;  // the row's, as it turned out to be
   sequence.absorbed += verified ? drawn : row.n_tokens;
-  sequence.committed = verified ? row.position : sequence.absorbed;
+  sequence.committed = verified ? position : sequence.absorbed;
   sequence.drafts = row.chain;
+  if (row.exported.has_value() && row.exported->offset > sequence.committed) {
+    // Too few drafts were accepted for the live state to come there.
+    ReturnExport(row);
+    row.exported.reset();
+  }
   Publish(sequence, row, now);
   if (!sequence.prompt_counted && sequence.absorbed >= sequence.prompt_tokens) {
     sequence.prompt_counted = true;
@@ -380,12 +401,15 @@ void Core::ReleasePlace(Sequence& sequence) {
   closes_.push_back(sequence.seq_uid);
   std::erase(running_, &sequence);
   sequence.state = SequenceState::kQueued;
+  sequence.seq_uid = 0;  // rows in flight are of nobody now
+  sequence.ahead = {};
 }
 
 void Core::FailAll(const std::string& message) {
   admitting_ = false;
-  in_flight_step_ = 0;
-  for (const InFlightRow& row : in_flight_) ReturnExport(row);
+  for (const InFlightStep& step : in_flight_) {
+    for (const InFlightRow& row : step.rows) ReturnExport(row);
+  }
   in_flight_.clear();
   if (tiers_.has_value()) tiers_->Abandon();
   std::vector<uint64_t> ids;
@@ -438,87 +462,6 @@ Ledger Core::GetLedger() const {
     ledger.copies_given_up = tiers_->given_up();
   }
   return ledger;
-}
-
-// Of a sequence that is admitted.
-std::string Core::CheckPlace(const Sequence& sequence, std::vector<bool>& page_seen,
-                             std::vector<bool>& slot_seen) const {
-  const std::string name = "sequence " + Num(sequence.id);
-  if (slot_seen[sequence.slot]) return "slot " + Num(sequence.slot) + " has two owners";
-  if (!slots_.IsTaken(sequence.slot)) return "slot " + Num(sequence.slot) + " is held and free";
-  slot_seen[sequence.slot] = true;
-  std::vector<uint32_t> own = sequence.duplicate_pages;
-  const size_t shared = std::min<size_t>(sequence.lease.shared_units(), sequence.pages.size());
-  own.insert(own.end(), sequence.pages.begin() + static_cast<std::ptrdiff_t>(shared),
-             sequence.pages.end());
-  for (const uint32_t page : own) {
-    if (page_seen[page]) return "page " + Num(page) + " has two owners";
-    if (!pages_.IsTaken(page)) return "page " + Num(page) + " is held and free";
-    page_seen[page] = true;
-  }
-  if (sequence.pages.size() < PagesFor(sequence.absorbed)) {
-    return name + " has absorbed more tokens than its pages hold";
-  }
-  if (sequence.committed > sequence.absorbed ||
-      sequence.absorbed - sequence.committed > 1 + config_.num_speculative_tokens) {
-    return name + " has absorbed " + Num(sequence.absorbed) + " tokens, of which " +
-           Num(sequence.committed) + " are in the live state";
-  }
-  return "";
-}
-
-std::string Core::CheckInvariants() const {
-  std::vector<bool> page_seen(pages_.size(), false);
-  std::vector<bool> slot_seen(slots_.size(), false);
-  uint64_t queued = 0;
-  for (const auto& [id, owned] : sequences_) {
-    const Sequence& sequence = *owned;
-    const std::string name = "sequence " + Num(id);
-    if (sequence.state == SequenceState::kQueued) {
-      ++queued;
-      if (!queue_.waits(id)) return name + " waits and is not in the queue";
-      if (!sequence.pages.empty()) return name + " waits and holds pages";
-      continue;
-    }
-    if (std::find(running_.begin(), running_.end(), &sequence) == running_.end()) {
-      return name + " is admitted but not in the running list";
-    }
-    if (std::string error = CheckPlace(sequence, page_seen, slot_seen); !error.empty()) {
-      return error;
-    }
-    if (sequence.state == SequenceState::kDecode &&
-        sequence.absorbed + 1 != sequence.tokens.size()) {
-      return name + " decodes, but its last token is not the only one left to absorb";
-    }
-    if (queue_.IdlePlans(id).value_or(0) >= kProgressPlans) {
-      return name + " is admitted and had no row in " + Num(*queue_.IdlePlans(id)) +
-             " plans with rows of other prompts";
-    }
-  }
-  for (const auto& closing : closing_) {
-    if (std::string error = CheckPlace(*closing, page_seen, slot_seen); !error.empty()) {
-      return error;
-    }
-  }
-  const auto pages_held = std::count(page_seen.begin(), page_seen.end(), true);
-  if (std::string error = CheckCache(static_cast<uint32_t>(pages_held)); !error.empty()) {
-    return error;
-  }
-  if (running_.size() + closing_.size() != slots_.used()) {
-    return Num(slots_.used()) + " slots are taken by " + Num(running_.size()) +
-           " sequences that run and " + Num(closing_.size()) + " that have ended";
-  }
-  if (queued != queue_.size()) {
-    return Num(queued) + " sequences wait, the queue holds " + Num(queue_.size());
-  }
-  const uint64_t ended = counts_.finished + counts_.cancelled + counts_.failed + counts_.expired;
-  if (running_.size() + queue_.size() + ended != counts_.accepted) {
-    return "running + waiting + ended is not the number of accepted requests";
-  }
-  if (in_flight_step_ != 0 && in_flight_step_ + 1 != next_step_) {
-    return "step " + Num(in_flight_step_) + " is in flight, the next one is " + Num(next_step_);
-  }
-  return "";
 }
 
 }  // namespace quartet::coordinator

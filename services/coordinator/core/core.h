@@ -2,6 +2,7 @@
 #define QUARTET_SERVICES_COORDINATOR_CORE_CORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,7 +39,8 @@ namespace quartet::coordinator {
 // where SnapshotPolicy wants them (chunks end there), and when it has ended its answer as well;
 // and the cache gives up pages and snapshots when sequences need them. A unit that two sequences
 // absorb at the same time is cached once, by the first of them; the other keeps its own page of it
-// until it ends.
+// until it ends. That is rare: who begins with what a running prompt is just computing waits for
+// it.
 //
 // With num_speculative_tokens the workers draft tokens behind the one that they drew, and the next
 // step verifies them: its row says one token more than drafts are accepted. Drafts take what budget
@@ -92,15 +94,15 @@ class Core {
   // The next deadline of all open requests.
   std::optional<TimeUs> NextDeadline() const;
 
-  // The next step, or closes alone (see StepPlan), or nothing to do. Nothing while a step is in
-  // flight.
+  // The next step, or closes alone (see StepPlan), or nothing to do. Nothing while the workers hold
+  // as many steps as they may.
   std::optional<StepPlan> PlanStep(TimeUs now);
 
-  // The agreed result of the step in flight. False, and nothing happens, for any other epoch or
-  // step.
+  // The agreed result of the oldest step in flight. False, and nothing happens, for any other epoch
+  // or step.
   bool OnStepResult(const StepOutcome& outcome, TimeUs now);
 
-  // The workers are lost: every open request fails with this message, the step in flight is
+  // The workers are lost: every open request fails with this message, the steps in flight are
   // forgotten and nothing is admitted any more.
   void FailAll(const std::string& message);
 
@@ -111,11 +113,12 @@ class Core {
   std::vector<Output> TakeOutputs();
 
   Ledger GetLedger() const;
-  bool step_in_flight() const { return in_flight_step_ != 0; }
+  uint32_t steps_in_flight() const { return static_cast<uint32_t>(in_flight_.size()); }
+  bool can_plan() const { return steps_in_flight() < config_.steps_in_flight; }
   const CoreConfig& config() const { return config_; }
 
-  // Walks everything and says what does not add up; empty if all is well. Cheap enough for every
-  // step of a test or a debug build: linear in pages and sequences.
+  // Says what does not add up; empty if all is well. Part of every step (core_check.cc): linear in
+  // the pages of open requests.
   std::string CheckInvariants() const;
   // The same for the index of the prefix cache, for tests: linear in all that is cached.
   std::string CheckIndex() const;
@@ -133,6 +136,19 @@ class Core {
     uint32_t chain = 0;                        // drafts for the next step
     std::optional<FinishedSnapshot> exported;  // belongs to this row until it is published
     bool exports_answer = false;               // it is kept with the answer instead
+  };
+  struct InFlightStep {
+    uint64_t id = 0;
+    TimeUs since = 0;
+    StepShape shape;
+    bool has_copies = false;
+    std::vector<InFlightRow> rows;
+  };
+  // By CheckInvariants.
+  struct PlacesSeen {
+    std::vector<bool> pages;
+    std::vector<bool> slots;
+    uint32_t n_pages = 0;  // set in pages; counting them would walk the whole pool
   };
   // A row of the plan in the making.
   struct DraftRow {
@@ -158,9 +174,12 @@ class Core {
   uint32_t Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& opens);
   bool GrowPages(Sequence& sequence, uint64_t tokens);
   void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page);
+  uint32_t DraftedTokens(const Sequence& sequence) const;
   void AddDrafts();
   uint32_t GrowPagesIfFree(Sequence& sequence, uint64_t tokens);
-  PlanRow MakeRow(const DraftRow& draft, std::vector<Commit>& commits);
+  InFlightStep BeginStep(StepPlan& plan, TimeUs now);
+  PlanRow MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Commit>& commits);
+  bool CopiesInFlight() const;
 
   // Admission and what is expected of the future (core_admission.cc).
   StepShape DecodeShape() const;
@@ -191,6 +210,7 @@ class Core {
   bool HasRoomForDuplicate(const Sequence& sequence) const;
   void ReturnExport(const InFlightRow& row);
   std::string CheckCache(uint32_t private_pages) const;
+  bool AwaitsTwin(const Sequence& sequence);
   bool AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now);
   void WriteThrough(const Sequence& sequence, uint32_t offset);
   void PlanCopies(StepPlan& plan, TimeUs now);
@@ -205,7 +225,7 @@ class Core {
   void BeginClosing(std::unique_ptr<Sequence> sequence, uint32_t text_tokens);
   void CloseTurns(TimeUs now);
   void PublishAnswerSnapshots(Sequence& sequence, uint32_t published, TimeUs now);
-  void FinishTurns(TimeUs now);
+  void FinishTurns(uint64_t step_id, TimeUs now);
   void EndTurn(Sequence& sequence, uint32_t end);
   void DropTurns();
 
@@ -218,11 +238,11 @@ class Core {
 
   std::string RowError(const Sequence& sequence, const InFlightRow& row,
                        const RowOutcome* outcome) const;
-  void ObserveStep(TimeUs now);
-  void ApplyRow(const InFlightRow& row, const RowOutcome* outcome, TimeUs now);
+  void ObserveStep(const InFlightStep& step, TimeUs now);
+  void ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcome, TimeUs now);
+  void ApplyVoidRow(uint64_t step_id, const InFlightRow& row);
   void CountDrafts(Sequence& sequence, uint32_t drafted, uint32_t accepted, uint32_t told);
-  std::string CheckPlace(const Sequence& sequence, std::vector<bool>& page_seen,
-                         std::vector<bool>& slot_seen) const;
+  std::string CheckPlace(const Sequence& sequence, PlacesSeen& seen) const;
   std::optional<FinishReason> StopReason(const Sequence& sequence, int32_t token) const;
 
   const CoreConfig config_;
@@ -241,10 +261,8 @@ class Core {
   uint64_t next_id_ = 1;
   uint64_t next_seq_uid_ = 1;
   uint64_t next_step_ = 1;
-  uint64_t in_flight_step_ = 0;  // 0 = none
-  TimeUs in_flight_since_ = 0;
-  StepShape in_flight_shape_;
-  std::vector<InFlightRow> in_flight_;
+  std::deque<InFlightStep> in_flight_;  // oldest first
+  TimeUs answered_ = 0;                 // when the last result came in
   DecodeCost decode_cost_;
 
   std::vector<DraftRow> draft_;

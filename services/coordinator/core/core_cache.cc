@@ -57,6 +57,38 @@ bool Core::AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now) {
   return true;
 }
 
+// Whether a queued sequence is better admitted later, because a running prompt is computing what
+// both begin with and will leave a snapshot there. A batch prompt, which has only what others
+// leave, is not waited for by those that have more.
+bool Core::AwaitsTwin(const Sequence& sequence) {
+  if (!UsesCache(sequence)) return false;
+  const Request& request = sequence.request;
+  const uint32_t unit = config_.page_tokens;
+  // One token of every prompt is computed.
+  const uint32_t most = (static_cast<uint32_t>(sequence.tokens.size()) - 1) / unit * unit;
+  uint32_t awaited = 0;
+  for (Sequence* other : running_) {
+    if (other->state != SequenceState::kPrefill || !other->publishes ||
+        other->request.request_class > request.request_class ||
+        other->request.cache_root != request.cache_root) {
+      continue;
+    }
+    const auto parted = std::ranges::mismatch(request.unit_keys, other->request.unit_keys).in1;
+    const auto units = static_cast<uint32_t>(parted - request.unit_keys.begin());
+    const uint32_t shared = std::min(units * unit, most);
+    if (shared <= other->absorbed) continue;
+    // Where they part is worth a snapshot, as at a branch of what is cached.
+    const uint32_t planned = other->next_position() + DraftedTokens(*other);
+    if (shared > planned && other->marks.branch_point <= other->absorbed) {
+      other->marks.branch_point = shared;
+    }
+    const std::vector<SnapshotMark> due =
+        PrefillSnapshots(config_.snapshot_policy, other->marks, other->absorbed, shared);
+    if (!due.empty()) awaited = std::max(awaited, due.back().offset);
+  }
+  return awaited > 0 && awaited > index_->Match(PathOf(sequence)).cached_tokens;
+}
+
 // Whether there is room to admit a queued sequence for which, with its neighbours, this many pages
 // must be free if nothing of it is cached. If so it has taken what is cached, and the rest is free:
 // the cache has given up what was lacking. Pages of the hit that only the cache held count among
@@ -104,9 +136,9 @@ std::optional<uint32_t> Core::TakePage() {
 
 // The snapshot that a chunk which ends here has to leave, if one is due and there is a place.
 std::optional<FinishedSnapshot> Core::TakeExport(const Sequence& sequence, uint32_t end) {
-  if (!sequence.publishes || sequence.state != SequenceState::kPrefill) return std::nullopt;
+  if (!sequence.publishes) return std::nullopt;
   const std::vector<SnapshotMark> due =
-      PrefillSnapshots(config_.snapshot_policy, sequence.marks, sequence.absorbed, end);
+      PrefillSnapshots(config_.snapshot_policy, sequence.marks, sequence.next_position(), end);
   if (due.empty()) return std::nullopt;
   assert(due.size() == 1 && due.front().offset == end);
   const std::optional<uint32_t> place = TakeSnapshot();
@@ -176,7 +208,7 @@ void Core::WriteThrough(const Sequence& sequence, uint32_t offset) {
 
 // The copies between tiers come when it is known what the rows take, but for drafts.
 void Core::PlanCopies(StepPlan& plan, TimeUs now) {
-  if (!tiers_.has_value()) return;
+  if (!tiers_.has_value() || CopiesInFlight()) return;
   while (tiers_->Plan(plan.copies) && plan.copies.empty() && draft_.empty()) {
     // Somebody may have waited for what was let go, and nothing else will happen.
     DraftPromptRows(now, plan.opens);
@@ -185,35 +217,6 @@ void Core::PlanCopies(StepPlan& plan, TimeUs now) {
 
 void Core::ReturnExport(const InFlightRow& row) {
   if (row.exported.has_value()) snapshots_.Return(row.exported->snapshot);
-}
-
-std::string Core::CheckCache(uint32_t private_pages) const {
-  const PrefixLedger cache = index_.has_value() ? index_->GetLedger() : PrefixLedger();
-  if (tiers_.has_value()) private_pages += tiers_->device_pages_in_flight();
-  if (private_pages + cache.pages != pages_.used()) {
-    return std::to_string(pages_.used()) + " pages are taken, sequences have " +
-           std::to_string(private_pages) + " and the cache " + std::to_string(cache.pages);
-  }
-  size_t exports = 0, kept = 0;
-  for (const InFlightRow& row : in_flight_) exports += row.exported.has_value();
-  for (const auto& [id, sequence] : sequences_) kept += sequence->answer_snapshots.size();
-  for (const auto& sequence : closing_) {
-    kept += sequence->answer_snapshots.size();
-    exports += sequence->last_snapshot.has_value();
-  }
-  if (tiers_.has_value()) exports += tiers_->device_snapshots_in_flight();
-  if (exports + kept + cache.snapshots != snapshots_.used()) {
-    return std::to_string(snapshots_.used()) + " snapshots are taken, the step in flight has " +
-           std::to_string(exports) + ", sequences have " + std::to_string(kept) +
-           " and the cache " + std::to_string(cache.snapshots);
-  }
-  return "";
-}
-
-std::string Core::CheckIndex() const {
-  std::string error = index_.has_value() ? index_->CheckInvariants() : "";
-  if (error.empty() && tiers_.has_value()) error = tiers_->CheckInvariants();
-  return error;
 }
 
 }  // namespace quartet::coordinator

@@ -58,13 +58,19 @@ void Core::AddExports(const Sequence& sequence, PlanRow& row, InFlightRow& in_fl
   const uint32_t end = row.position + row.n_tokens;
   if (row.kind != PlanRow::Kind::kPrefill) {
     in_flight.exports_answer = true;
-    in_flight.exported = TakeAnswerExport(sequence, sequence.committed, sequence.absorbed);
+    // A window in flight takes in what is before it, and leaves its own tokens to this row. How
+    // many these are is not known yet, so the state may turn out not to come to the snapshot.
+    const RowAhead& ahead = sequence.ahead;
+    const uint32_t before = ahead.step_id == 0 ? sequence.committed
+                            : ahead.window     ? sequence.absorbed
+                                               : row.position;
+    in_flight.exported = TakeAnswerExport(sequence, before, row.position);
     if (in_flight.exported.has_value()) {
       commits.push_back({row.seq_uid, in_flight.exported->offset, in_flight.exported->snapshot});
       return;
     }
     if (row.kind == PlanRow::Kind::kVerify) return;  // it leaves the live state where it is
-    in_flight.exported = TakeAnswerExport(sequence, sequence.absorbed, end);
+    in_flight.exported = TakeAnswerExport(sequence, row.position, end);
   } else {
     in_flight.exported = TakeExport(sequence, end);
     if (!in_flight.exported.has_value() && row.sample) {
@@ -96,23 +102,20 @@ void Core::KeepAnswerSnapshot(Sequence& sequence, const FinishedSnapshot& taken)
 
 // Its request has ended with this text. The caller has told it so.
 void Core::BeginClosing(std::unique_ptr<Sequence> sequence, uint32_t text_tokens) {
-  const bool in_flight =
-      in_flight_step_ != 0 && std::ranges::any_of(in_flight_, [&](const InFlightRow& row) {
-        return row.seq_uid == sequence->seq_uid;
-      });
-  // What the step in flight makes of its window is of no interest any more.
-  if (in_flight) sequence->committed = sequence->absorbed;
+  // A row in flight takes its window into the live state, and what it adds is of no interest.
+  if (sequence->ahead.step_id != 0) sequence->committed = sequence->absorbed;
   sequence->state = SequenceState::kClosing;
   sequence->text_tokens = text_tokens;
   running_.erase(std::find(running_.begin(), running_.end(), sequence.get()));
   closing_.push_back(std::move(sequence));
 }
 
-// Publishes what has ended since the last plan, and gives up the places of all that need no step
-// for it. Who stays takes its last snapshot in the plan that is being made.
+// Publishes what has ended since the last plan and has no row in flight, and gives up the places of
+// all that need no step for it. Who stays takes its last snapshot in the plan that is being made.
 void Core::CloseTurns(TimeUs now) {
   std::erase_if(closing_, [&](const std::unique_ptr<Sequence>& owned) {
     Sequence& sequence = *owned;
+    if (sequence.ahead.step_id != 0 || sequence.last_snapshot.has_value()) return false;
     sequence.publishes = true;  // also after a preemption: it takes no page any more
     PublishUnits(sequence, std::min(sequence.absorbed, sequence.text_tokens));
     const uint32_t published = sequence.lease.shared_units() * config_.page_tokens;
@@ -157,9 +160,9 @@ void Core::PublishAnswerSnapshots(Sequence& sequence, uint32_t published, TimeUs
 }
 
 // The step with their commits has completed.
-void Core::FinishTurns(TimeUs now) {
+void Core::FinishTurns(uint64_t step_id, TimeUs now) {
   std::erase_if(closing_, [&](const std::unique_ptr<Sequence>& owned) {
-    if (!owned->last_snapshot.has_value()) return false;
+    if (owned->commit_step != step_id) return false;
     index_->PublishSnapshot(owned->lease, *owned->last_snapshot, now);
     EndTurn(*owned, owned->last_snapshot->offset);
     return true;

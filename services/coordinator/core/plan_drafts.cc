@@ -13,16 +13,16 @@ void Core::AddDrafts() {
   if (longest == 0) return;
   uint32_t decode_tokens = 0;
   for (const DraftRow& row : draft_) {
-    if (row.sequence->state == SequenceState::kDecode) decode_tokens += 1 + row.sequence->drafts;
+    if (!row.sequence->prefills()) decode_tokens += 1 + row.sequence->next_drafts();
   }
   for (DraftRow& row : draft_) {
     Sequence& sequence = *row.sequence;
-    const uint32_t end = sequence.absorbed + row.n_tokens;
+    const uint32_t end = sequence.next_position() + row.n_tokens;
     if (end < sequence.tokens.size()) continue;  // nothing is drawn
-    const bool decodes = sequence.state == SequenceState::kDecode;
+    const bool decodes = !sequence.prefills();
     const uint32_t left = sequence.tokens_left(config_.max_model_len);
-    const uint32_t others = decode_tokens - (decodes ? 1 + sequence.drafts : 0);
-    uint32_t drafts = decodes ? std::min({sequence.drafts, left - 1, budget_}) : 0;
+    const uint32_t others = decode_tokens - (decodes ? 1 + sequence.next_drafts() : 0);
+    uint32_t drafts = decodes ? std::min({sequence.next_drafts(), left - 1, budget_}) : 0;
     // This step says one token at least, and the last one needs no draft.
     uint32_t chain =
         config_.spec_dynamic ? sequence.draft_length.Choose(decode_cost_, others) : longest;

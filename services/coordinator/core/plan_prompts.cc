@@ -21,22 +21,25 @@ uint32_t Core::ChunkSize(uint32_t remaining, uint32_t position) const {
 // end of a row, so it ends where a snapshot is due.
 uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) const {
   if (!sequence.publishes) return chunk;
-  const std::vector<SnapshotMark> due = PrefillSnapshots(
-      config_.snapshot_policy, sequence.marks, sequence.absorbed, sequence.absorbed + chunk);
-  return due.empty() ? chunk : due.front().offset - sequence.absorbed;
+  const uint32_t begin = sequence.next_position();
+  const std::vector<SnapshotMark> due =
+      PrefillSnapshots(config_.snapshot_policy, sequence.marks, begin, begin + chunk);
+  return due.empty() ? chunk : due.front().offset - begin;
 }
 
 void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
   StepShape decode;
-  for (const DraftRow& draft : draft_) decode.AddDecode(draft.n_tokens, draft.sequence->absorbed);
-  if (!pacer_.BeginStep(decode)) return;
+  for (const DraftRow& draft : draft_) {
+    decode.AddDecode(draft.n_tokens, draft.sequence->next_position());
+  }
+  if (!pacer_.BeginStep(decode, in_flight_.empty() ? StepShape() : in_flight_.back().shape)) return;
   queue_.BeginPlan(now);
   if (Sequence* blocked = Blocked()) {
     blocked_until_us_ = UsUntilFree(PagesToAdmit(*blocked), *blocked);
   }
-  open_prompts_ = static_cast<uint32_t>(std::count_if(
-      running_.begin(), running_.end(),
-      [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; }));
+  open_prompts_ = static_cast<uint32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const Sequence* sequence) { return sequence->prefills(); }));
   while (const FairQueue::Prompt* next = NextPrompt()) {
     const uint64_t id = next->id;
     Sequence& sequence = *sequences_.at(id);
@@ -63,13 +66,14 @@ const FairQueue::Prompt* Core::NextPrompt() {
 
 // The next chunk of an admitted prompt; 0 if there is no room for one.
 uint32_t Core::DraftChunk(Sequence& sequence) {
-  const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - sequence.absorbed;
-  const uint32_t chunk = CutChunk(sequence, ChunkSize(remaining, sequence.absorbed));
+  const uint32_t position = sequence.next_position();
+  const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - position;
+  const uint32_t chunk = CutChunk(sequence, ChunkSize(remaining, position));
   if (chunk == 0) return 0;
   const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
-  if (!GrowPages(sequence, sequence.absorbed + chunk)) return 0;
+  if (!GrowPages(sequence, position + chunk)) return 0;
   if (chunk == remaining) --open_prompts_;
-  pacer_.AddRow(chunk, sequence.absorbed);
+  pacer_.AddRow(chunk, position);
   AddDraft(sequence, chunk, first_new_page);
   return chunk;
 }
@@ -107,6 +111,7 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
       ServiceUs(sequence) > blocked_until_us_) {
     return 0;
   }
+  if (AwaitsTwin(sequence)) return 0;
   const uint64_t needed = PagesToAdmit(sequence);
   if (AwaitsRestore(sequence, needed, now)) return 0;
   std::optional<Resume> resume;

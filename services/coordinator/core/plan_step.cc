@@ -14,7 +14,7 @@ uint32_t Core::PagesFor(uint64_t tokens) const {
 }
 
 std::optional<StepPlan> Core::PlanStep(TimeUs now) {
-  if (in_flight_step_ != 0) return std::nullopt;
+  if (!can_plan()) return std::nullopt;
   StepPlan plan;
   plan.epoch = config_.epoch;
   plan.deadline_ms = config_.step_deadline_ms;
@@ -29,6 +29,8 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   AddDrafts();
 
   for (const auto& closing : closing_) {
+    if (!closing->last_snapshot.has_value() || closing->commit_step != 0) continue;
+    closing->commit_step = next_step_;
     plan.commits.push_back(
         {closing->seq_uid, closing->last_snapshot->offset, closing->last_snapshot->snapshot});
   }
@@ -37,47 +39,62 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
     if (plan.closes.empty()) return std::nullopt;
     return plan;
   }
-  plan.step_id = next_step_++;
-  in_flight_step_ = plan.step_id;
-  in_flight_since_ = clock_ = now;
-  in_flight_shape_ = {};
-  in_flight_.clear();
-  for (const DraftRow& draft : draft_) {
-    if (draft.sequence->state == SequenceState::kDecode) {
-      in_flight_shape_.AddDecode(draft.n_tokens, draft.sequence->absorbed);
-    } else {
-      in_flight_shape_.AddPrefill(draft.n_tokens, draft.sequence->absorbed);
-    }
-    plan.rows.push_back(MakeRow(draft, plan.commits));
-  }
+  in_flight_.push_back(BeginStep(plan, now));
   plan.plan_hash = PlanHash(plan);
   assert(CheckInvariants().empty());
   return plan;
+}
+
+Core::InFlightStep Core::BeginStep(StepPlan& plan, TimeUs now) {
+  plan.step_id = next_step_++;
+  clock_ = now;
+  InFlightStep step{.id = plan.step_id, .since = now, .has_copies = !plan.copies.empty()};
+  for (const DraftRow& draft : draft_) {
+    if (draft.sequence->prefills()) {
+      step.shape.AddPrefill(draft.n_tokens, draft.sequence->next_position());
+    } else {
+      step.shape.AddDecode(draft.n_tokens, draft.sequence->next_position());
+    }
+    plan.rows.push_back(MakeRow(draft, step, plan.commits));
+  }
+  return step;
+}
+
+bool Core::CopiesInFlight() const {
+  return std::ranges::any_of(in_flight_, &InFlightStep::has_copies);
 }
 
 void Core::DraftDecodeRows() {
   // Growing may remove sequences from the end of the list, never the ones before this one.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (!sequence.decodes()) continue;
+    if (!sequence.decodes() || sequence.tokens_left(config_.max_model_len) == 0) continue;
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
-    if (!GrowPages(sequence, sequence.absorbed + 1)) break;  // it was the youngest itself
+    if (!GrowPages(sequence, sequence.next_position() + 1)) continue;
     AddDraft(sequence, 1, first_new_page);
   }
 }
 
+// False if it has to do without for now, or, as the youngest, has lost its place itself.
 bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
   const uint32_t wanted = PagesFor(tokens);
+  const size_t before = sequence.pages.size();
   while (sequence.pages.size() < wanted) {
     if (std::optional<uint32_t> page = TakePage()) {
       sequence.pages.push_back(*page);
       continue;
     }
     // Who runs comes before what may be used again.
-    if (tiers_.has_value() && tiers_->GiveUp()) continue;
+    if (tiers_.has_value() && !CopiesInFlight() && tiers_->GiveUp()) continue;
     if (!closing_.empty()) {  // they have all that they need but a snapshot
       DropTurns();
       continue;
+    }
+    if (CopiesInFlight()) {  // what they hold can be had when they are through
+      for (; sequence.pages.size() > before; sequence.pages.pop_back()) {
+        pages_.Return(sequence.pages.back());
+      }
+      return false;
     }
     Sequence& youngest = *running_.back();
     const bool itself = &youngest == &sequence;
@@ -113,35 +130,44 @@ void Core::AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_pa
   draft_.push_back({.sequence = &sequence, .n_tokens = n_tokens, .first_new_page = first_new_page});
 }
 
-PlanRow Core::MakeRow(const DraftRow& draft, std::vector<Commit>& commits) {
+// Of the plan in the making.
+uint32_t Core::DraftedTokens(const Sequence& sequence) const {
+  auto row = std::ranges::find(draft_, &sequence, &DraftRow::sequence);
+  return row == draft_.end() ? 0 : row->n_tokens;
+}
+
+PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Commit>& commits) {
   Sequence& sequence = *draft.sequence;
   PlanRow row;
   row.seq_uid = sequence.seq_uid;
   row.slot = sequence.slot;
-  row.position = sequence.absorbed;
+  row.position = sequence.next_position();
   row.n_tokens = draft.n_tokens;
   row.new_pages.assign(sequence.pages.begin() + draft.first_new_page, sequence.pages.end());
-  const uint32_t end = sequence.absorbed + draft.n_tokens;
+  const uint32_t end = row.position + draft.n_tokens;
   row.sample = end >= sequence.tokens.size();
   row.want_logprob = row.sample && sequence.request.logprobs;
   row.draft = config_.num_speculative_tokens > 0;
   row.draft_chain = draft.chain;
   uint32_t n_prompt_targets = 0;
-  if (sequence.state == SequenceState::kDecode) {
-    row.kind = draft.drafts > 0 ? PlanRow::Kind::kVerify : PlanRow::Kind::kDecode;
+  if (!sequence.prefills()) {
+    // Where a row stands that is behind a window in flight is known to the workers alone, so what
+    // it leaves in the live state is left to its successor, as with a window.
+    const bool window = draft.drafts > 0 || !sequence.next_position_is_known();
+    row.kind = window ? PlanRow::Kind::kVerify : PlanRow::Kind::kDecode;
     row.from_device = true;
     row.draft_tokens = draft.drafts;
   } else {
     row.kind = PlanRow::Kind::kPrefill;
-    row.tokens.assign(sequence.tokens.begin() + sequence.absorbed, sequence.tokens.begin() + end);
+    row.tokens.assign(sequence.tokens.begin() + row.position, sequence.tokens.begin() + end);
     if (row.draft && !row.sample) row.mtp_next = sequence.tokens[end];
     // The request is told about targets in the prompt that it was not told about before. A row has
     // none or one for each token; behind the last known token any id does.
     const uint32_t target_end = std::min(end, sequence.prompt_tokens - 1);
     if (sequence.request.prompt_logprobs && target_end > sequence.prompt_logprobs_sent &&
-        target_end > sequence.absorbed) {
-      n_prompt_targets = target_end - sequence.absorbed;
-      for (uint32_t at = sequence.absorbed + 1; at <= end; ++at) {
+        target_end > row.position) {
+      n_prompt_targets = target_end - row.position;
+      for (uint32_t at = row.position + 1; at <= end; ++at) {
         row.logprob_targets.push_back(at < sequence.tokens.size() ? sequence.tokens[at] : 0);
       }
     }
@@ -158,7 +184,12 @@ PlanRow Core::MakeRow(const DraftRow& draft, std::vector<Commit>& commits) {
                         .chain = row.draft_chain,
                         .exported = std::nullopt};
   AddExports(sequence, row, in_flight, commits);
-  in_flight_.push_back(std::move(in_flight));
+  step.rows.push_back(std::move(in_flight));
+  sequence.ahead = {.step_id = step.id,
+                    .n_tokens = row.n_tokens,
+                    .window = row.kind == PlanRow::Kind::kVerify,
+                    .sample = row.sample,
+                    .chain = row.draft_chain};
   return row;
 }
 

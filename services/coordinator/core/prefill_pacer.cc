@@ -6,12 +6,21 @@
 
 namespace quartet::coordinator {
 
-bool PrefillPacer::BeginStep(const StepShape& decode) {
+bool PrefillPacer::BeginStep(const StepShape& decode, const StepShape& ahead) {
   has_row_ = false;
   limited_ = decode.decode_rows > 0 && quantum_us_ > 0;
   time_left_us_ = quantum_us_ - cost_.PredictUs(decode);
-  if (decode.decode_rows == 0) decode_debt_us_ = 0;
-  return decode_debt_us_ <= 0;
+  if (decode.decode_rows == 0) {
+    decode_debt_us_ = 0;
+    return true;
+  }
+  // The step in flight counts as it is expected to turn out.
+  double debt_us = decode_debt_us_;
+  if (ahead.decode_rows > 0) {
+    const double ahead_us = cost_.PredictUs(ahead);
+    debt_us = ahead.prefill_tokens > 0 ? ahead_us * debt_per_us_ : debt_us - ahead_us;
+  }
+  return debt_us <= 0;
 }
 
 uint32_t PrefillPacer::TokensThatFit(uint32_t position) const {

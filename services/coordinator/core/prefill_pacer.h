@@ -18,8 +18,9 @@ class PrefillPacer {
   PrefillPacer(uint32_t quantum_ms, double min_decode_share)
       : quantum_us_(1000.0 * quantum_ms), debt_per_us_(min_decode_share / (1 - min_decode_share)) {}
 
-  // A step is planned whose decode rows these are. False: it is for them alone.
-  bool BeginStep(const StepShape& decode);
+  // A step is planned whose decode rows these are, behind one in flight (empty = none). False: it
+  // is for them alone.
+  bool BeginStep(const StepShape& decode, const StepShape& ahead = {});
   // How many tokens the next prompt row of the step may have that begins at `position`. The first
   // row may have kChunkMultiple whatever it takes, so that there is always progress.
   uint32_t TokensThatFit(uint32_t position) const;

@@ -22,6 +22,15 @@ enum class SequenceState {
   kClosing,  // its request has ended; keeps its place until its text is in the prefix cache
 };
 
+// A row that is planned and not answered, as far as it is known what it does.
+struct RowAhead {
+  uint64_t step_id = 0;  // 0 = there is none
+  uint32_t n_tokens = 0;
+  bool window = false;  // of its tokens the first counts for certain, the others may not
+  bool sample = false;
+  uint32_t chain = 0;  // drafts that it leaves
+};
+
 struct Sequence {
   uint64_t id = 0;  // in order of arrival
   Request request;
@@ -57,8 +66,12 @@ struct Sequence {
   // takes of its end.
   uint32_t text_tokens = 0;
   std::optional<FinishedSnapshot> last_snapshot;
+  uint64_t commit_step = 0;  // the step that takes it; 0 = it is not planned yet
 
   uint32_t drafts = 0;  // that the workers hold for its next row
+  // Of the newest plan that has one for it. A plan that is made stands behind this row; what was
+  // answered is in the other members.
+  RowAhead ahead;
   DraftLength draft_length;
 
   // The client does not read: no rows until it does. Only rows behind the first token wait for it.
@@ -72,12 +85,19 @@ struct Sequence {
   RequestTimes times;
 
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }
-  bool decodes() const { return state == SequenceState::kDecode && !paused; }
+  // For the plan in the making. A sequence that is admitted prefills until all of its tokens are
+  // planned, and decodes from then on.
+  bool prefills() const { return state == SequenceState::kPrefill && !ahead.sample; }
+  bool decodes() const { return (state == SequenceState::kDecode || ahead.sample) && !paused; }
+  // Where its next row stands, or the furthest place where it may stand.
+  uint32_t next_position() const { return absorbed + ahead.n_tokens; }
+  bool next_position_is_known() const { return !ahead.window || ahead.n_tokens == 1; }
+  uint32_t next_drafts() const { return ahead.step_id != 0 ? ahead.chain : drafts; }
   bool admitted() const { return state != SequenceState::kQueued; }
-  // Tokens that it may still say.
+  // Tokens that it may still say, at most.
   uint32_t tokens_left(uint32_t max_model_len) const {
     const auto known = static_cast<uint32_t>(tokens.size());
-    return std::min(max_tokens - generated(), max_model_len - known);
+    return std::min(max_tokens - generated(), max_model_len - known) - (ahead.sample ? 1 : 0);
   }
 };
 

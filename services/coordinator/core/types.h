@@ -57,6 +57,8 @@ struct CoreConfig {
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;
   uint32_t step_deadline_ms = 60000;
+  // Plans that the workers hold at once, at most: with 2 they need not wait for the next one.
+  uint32_t steps_in_flight = 1;
   // While sequences decode: how long a step with prompt rows may take by the cost model (0 = any
   // time), and which share of the time belongs to steps without, from 0 to below 1.
   uint32_t prefill_quantum_ms = 0;

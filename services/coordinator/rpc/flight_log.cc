@@ -12,7 +12,7 @@
 namespace quartet::coordinator {
 namespace {
 
-constexpr std::string_view kMagic = "quartet flight 2\n";
+constexpr std::string_view kMagic = "quartet flight 3\n";
 
 template <typename S, typename T>
 concept Is = std::same_as<std::remove_const_t<S>, T>;
@@ -39,15 +39,15 @@ void Fields(C& code, S& s) {
          prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
          num_speculative_tokens, spec_dynamic, spec_acceptance, host_pages, host_snapshots,
          disk_pages, disk_snapshots, copy_bytes_per_step, max_queued_requests, max_queued_tokens,
-         step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes, max_wait_ms,
-         queue_timeout_ms, total_timeout_ms] = s;
+         step_deadline_ms, steps_in_flight, prefill_quantum_ms, min_decode_share, max_overtakes,
+         max_wait_ms, queue_timeout_ms, total_timeout_ms] = s;
   bool coupled = spec_acceptance == Acceptance::kCoupled;
   code.All(epoch, vocab_size, max_model_len, slots, pages, page_tokens, max_num_batched_tokens,
            prefill_chunk, snapshots, page_bytes, snapshot_bytes, snapshot_policy,
            num_speculative_tokens, spec_dynamic, coupled, host_pages, host_snapshots, disk_pages,
            disk_snapshots, copy_bytes_per_step, max_queued_requests, max_queued_tokens,
-           step_deadline_ms, prefill_quantum_ms, min_decode_share, max_overtakes, max_wait_ms,
-           queue_timeout_ms, total_timeout_ms);
+           step_deadline_ms, steps_in_flight, prefill_quantum_ms, min_decode_share, max_overtakes,
+           max_wait_ms, queue_timeout_ms, total_timeout_ms);
   if constexpr (!std::is_const_v<S>) {
     spec_acceptance = coupled ? Acceptance::kCoupled : Acceptance::kRejection;
   }
@@ -365,7 +365,7 @@ std::string EncodeFlightHeader(const FlightHeader& header) {
 absl::StatusOr<FlightLog> DecodeFlightLog(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
-        "not a flight recording of this version: it does not begin with 'quartet flight 2'");
+        "not a flight recording of this version: it does not begin with 'quartet flight 3'");
   }
   bytes.remove_prefix(kMagic.size());
   Decoder code(bytes);

@@ -54,7 +54,7 @@ void RecordedCore::ExpireDeadlines(TimeUs now) {
 }
 
 std::optional<StepPlan> RecordedCore::PlanStep(TimeUs now) {
-  const bool decides = !core_.step_in_flight();
+  const bool decides = core_.can_plan();
   const bool copies = decides && bytes_max_ > 0 && core_.GetLedger().copies_waiting > 0;
   std::optional<StepPlan> plan = core_.PlanStep(now);
   // A call while a step is in flight does nothing, and comes with every event.

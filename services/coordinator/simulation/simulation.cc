@@ -338,7 +338,7 @@ void Simulation::Turn() {
   if (!core_.has_value()) return;
   EndRun();
   PauseSlowClients();
-  if (!core_->step_in_flight()) {
+  if (core_->can_plan()) {
     if (auditor_.violation().empty()) auditor_.CheckStates(workers_);
     if (auditor_.violation().empty()) RunNextStep();
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -116,7 +117,8 @@ class CoreHarness {
     return outcome;
   }
 
-  // Plans a step and hands it to the workers, whose answer waits in `pending`.
+  // Plans a step and hands it to the workers, whose answer waits in `pending`. The workers run it
+  // at once, so with two steps in flight they are ahead of what the core knows.
   std::optional<StepPlan> Plan() {
     std::optional<StepPlan> plan = core.PlanStep(now);
     Drain();
@@ -130,28 +132,33 @@ class CoreHarness {
     if (plan->is_step()) {
       StepCollector collector(1);
       collector.Begin(plan->epoch, plan->step_id);
-      pending_us = step_us(*plan);
-      pending = collector.Add(ToAnswer(workers.Run(ToProto(*plan), 0), 0)).outcome;
+      pending.push_back(
+          {collector.Add(ToAnswer(workers.Run(ToProto(*plan), 0), 0)).outcome, step_us(*plan)});
     }
     EXPECT_EQ(workers.violation(), "");
     return plan;
   }
   void Answer() {
-    ASSERT_TRUE(pending.has_value());
-    now += pending_us;
-    EXPECT_TRUE(core.OnStepResult(*pending, now));
-    pending.reset();
+    ASSERT_FALSE(pending.empty());
+    const Pending answer = std::move(pending.front());
+    pending.pop_front();
+    now += answer.step_us;
+    EXPECT_TRUE(core.OnStepResult(answer.outcome, now));
     Drain();
   }
+  // Plans once, and answers the oldest step if the workers hold as many as they may, or all.
   std::optional<StepPlan> Step() {
     std::optional<StepPlan> plan = Plan();
-    if (pending.has_value()) Answer();
+    if (!pending.empty() && (!plan.has_value() || !core.can_plan())) Answer();
     return plan;
   }
   // Until there is nothing to do.
   int RunAll(int max_steps = 100000) {
     int steps = 0;
-    while (steps < max_steps && Step().has_value()) ++steps;
+    for (; steps < max_steps; ++steps) {
+      const bool in_flight = !pending.empty();
+      if (!Step().has_value() && !in_flight) break;
+    }
     return steps;
   }
 
@@ -195,9 +202,12 @@ class CoreHarness {
   quartet::testing::HashChainExecutor workers;
   std::map<uint64_t, Told> told;
   std::map<uint64_t, Names> names;
-  std::optional<StepOutcome> pending;
+  struct Pending {
+    StepOutcome outcome;
+    TimeUs step_us = 0;
+  };
+  std::deque<Pending> pending;  // oldest first
   std::function<TimeUs(const StepPlan&)> step_us = [](const StepPlan&) { return 1000; };
-  TimeUs pending_us = 0;
   TimeUs now = 1000000;
 };
 

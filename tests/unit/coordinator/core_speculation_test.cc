@@ -225,7 +225,7 @@ TEST(CoreSpeculation, TheLengthFollowsWhatIsAccepted) {
   harness.MustSubmit(CoreHarness::Ask(10, 400, 1));
   std::vector<uint32_t> drafted;
   while (auto plan = harness.Plan()) {
-    if (!harness.pending.has_value()) break;
+    if (harness.pending.empty()) break;
     drafted.push_back(plan->rows[0].draft_tokens);
     harness.now += 1000 * plan->rows[0].n_tokens;
     harness.Answer();
@@ -246,7 +246,7 @@ TEST_P(BrokenWindow, FailsItsSequenceAlone) {
   harness.Step();
   auto plan = harness.Plan();
   ASSERT_EQ(plan->rows[0].kind, PlanRow::Kind::kVerify);
-  GetParam()(harness.pending->rows[0]);
+  GetParam()(harness.pending.front().outcome.rows[0]);
   harness.Answer();
   ASSERT_THAT(harness.told[broken].terminals, SizeIs(1));
   EXPECT_EQ(harness.told[broken].terminals[0].kind, Output::Kind::kFailed);

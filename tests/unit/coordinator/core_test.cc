@@ -666,10 +666,10 @@ TEST(CoreResults, OfAnotherStepOrEpochAreIgnored) {
   const uint64_t id = harness.MustSubmit(request);
   EXPECT_FALSE(harness.core.OnStepResult({7, 1, {}}, 0)) << "no step is in flight";
   harness.Plan();
-  EXPECT_FALSE(harness.core.OnStepResult({6, 1, harness.pending->rows}, 0));
-  EXPECT_FALSE(harness.core.OnStepResult({7, 2, harness.pending->rows}, 0));
+  EXPECT_FALSE(harness.core.OnStepResult({6, 1, harness.pending.front().outcome.rows}, 0));
+  EXPECT_FALSE(harness.core.OnStepResult({7, 2, harness.pending.front().outcome.rows}, 0));
   EXPECT_FALSE(harness.Plan().has_value()) << "one step at a time";
-  const StepOutcome first = *harness.pending;
+  const StepOutcome first = harness.pending.front().outcome;
   harness.Answer();
   EXPECT_FALSE(harness.core.OnStepResult(first, 0)) << "a second time";
   harness.RunAll();
@@ -682,7 +682,7 @@ TEST(CoreResults, ARowErrorFailsThatRequestOnly) {
   const Request good = CoreHarness::Ask(10, 5, 2);
   const uint64_t good_id = harness.MustSubmit(good);
   harness.Plan();
-  harness.pending->rows[0].error = "NaN in the logits";
+  harness.pending.front().outcome.rows[0].error = "NaN in the logits";
   harness.Answer();
   const Output& end = harness.told[bad].terminals.at(0);
   EXPECT_EQ(end.kind, Output::Kind::kFailed);
@@ -698,9 +698,9 @@ TEST(CoreResults, AMissingRowOrATokenOutsideTheVocabularyFailsThatRequest) {
   const uint64_t b = harness.MustSubmit(CoreHarness::Ask(10, 5, 2));
   const uint64_t c = harness.MustSubmit(CoreHarness::Ask(10, 5, 3));
   harness.Plan();
-  harness.pending->rows[1].tokens = {1000};
-  harness.pending->rows[2].tokens = {1, 2};
-  harness.pending->rows.erase(harness.pending->rows.begin());
+  harness.pending.front().outcome.rows[1].tokens = {1000};
+  harness.pending.front().outcome.rows[2].tokens = {1, 2};
+  harness.pending.front().outcome.rows.erase(harness.pending.front().outcome.rows.begin());
   harness.Answer();
   EXPECT_THAT(harness.told[a].terminals.at(0).message, HasSubstr("has no row"));
   EXPECT_THAT(harness.told[b].terminals.at(0).message, HasSubstr("drew token 1000"));
@@ -720,7 +720,7 @@ TEST(CoreResults, WhenTheWorkersAreLostEverybodyIsTold) {
     EXPECT_THAT(told.tokens, IsEmpty());
   }
   EXPECT_EQ(harness.told.size(), 7u);
-  EXPECT_FALSE(harness.core.OnStepResult(*harness.pending, 0));
+  EXPECT_FALSE(harness.core.OnStepResult(harness.pending.front().outcome, 0));
   EXPECT_EQ(harness.Submit(CoreHarness::Ask(10, 5)).kind, SubmitOutcome::Kind::kUnavailable);
 }
 

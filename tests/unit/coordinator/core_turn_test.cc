@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 
 #include "tests/unit/coordinator/core_harness.h"
 
@@ -15,7 +16,7 @@ using ::testing::SizeIs;
 
 constexpr uint32_t kUnit = 256;
 
-CoreConfig TurnConfig(uint32_t drafts) {
+CoreConfig TurnConfig(uint32_t drafts, uint32_t steps_in_flight = 1) {
   CoreConfig config = CoreHarness::Config();
   config.max_model_len = 16384;
   config.pages = 256;
@@ -26,6 +27,7 @@ CoreConfig TurnConfig(uint32_t drafts) {
   config.snapshot_bytes = 20;
   config.num_speculative_tokens = drafts;
   config.spec_dynamic = false;
+  config.steps_in_flight = steps_in_flight;
   return config;
 }
 
@@ -43,8 +45,8 @@ std::vector<int32_t> Joined(std::vector<int32_t> text, const std::vector<int32_t
   return text;
 }
 
-// With the speculation of so many tokens.
-class CoreTurn : public ::testing::TestWithParam<uint32_t> {
+// With the speculation of so many tokens, and so many steps in flight.
+class CoreTurn : public ::testing::TestWithParam<std::tuple<uint32_t, uint32_t>> {
  protected:
   // Runs a request to its end, alone, and checks its text. Returns its cached tokens.
   uint32_t Run(const Request& request) {
@@ -63,10 +65,14 @@ class CoreTurn : public ::testing::TestWithParam<uint32_t> {
                   CoreHarness::Prompt(100, salt));
   }
 
-  CoreHarness harness{TurnConfig(GetParam())};
+  CoreConfig Config() const { return TurnConfig(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+
+  CoreHarness harness{Config()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Drafts, CoreTurn, ::testing::Values(0, 1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(DraftsAndSteps, CoreTurn,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3),
+                                            ::testing::Values(1, 2)));
 
 TEST_P(CoreTurn, TheNextTurnBeginsBehindTheLastUnitOfTheAnswer) {
   for (const uint32_t answer : {1, 5, 100, 255, 256, 257, 600, 1000}) {
@@ -113,7 +119,7 @@ TEST_P(CoreTurn, O5_ATruncatedAnswerIsCachedUpToItsEndAndNotFurther) {
     for (const uint32_t keep : {200, 211, 212, 213, 230}) {
       SCOPED_TRACE(keep);
       SCOPED_TRACE(late);
-      CoreHarness fresh(TurnConfig(GetParam()));
+      CoreHarness fresh(Config());
       const Request request = Ask(CoreHarness::Prompt(300, 1), 1000);
       const uint64_t id = fresh.MustSubmit(request);
       while (fresh.told[id].tokens.size() < keep + late) fresh.Step();
@@ -139,7 +145,7 @@ TEST_P(CoreTurn, O5_ATruncatedAnswerIsCachedUpToItsEndAndNotFurther) {
 TEST_P(CoreTurn, O5_ATruncateWhileAStepRunsCostsAUnitAtMost) {
   for (uint32_t keep = 205; keep <= 220; ++keep) {
     SCOPED_TRACE(keep);
-    CoreHarness fresh(TurnConfig(GetParam()));
+    CoreHarness fresh(Config());
     const Request request = Ask(CoreHarness::Prompt(300, 1), 1000);
     const uint64_t id = fresh.MustSubmit(request);
     while (fresh.told[id].tokens.size() < keep) fresh.Step();
@@ -172,7 +178,7 @@ TEST_P(CoreTurn, AnAnswerWithANumberThatIsNoneIsNotCached) {
   const uint64_t id = harness.MustSubmit(request);
   while (harness.told[id].tokens.size() < 500) harness.Step();
   harness.Plan();
-  harness.pending->rows[0].error = "not finite";
+  harness.pending.front().outcome.rows[0].error = "not finite";
   harness.Answer();
   harness.RunAll();
   EXPECT_EQ(Run(Ask(Next(request, 480), 4)), 256u) << "the prompt's own unit";
@@ -204,14 +210,16 @@ TEST_P(CoreTurn, ALostEngineKeepsNothingBack) {
 // O2: lengths that land on an edge, cold and as a repetition, with every number of accepted drafts
 // across it.
 TEST(CoreEdges, O2_AcrossABlockWithAnyAcceptanceTheTextIsTheTextAlone) {
-  for (uint32_t accepted = 0; accepted <= 3; ++accepted) {
+  for (uint32_t run = 0; run < 8; ++run) {
+    const uint32_t accepted = run / 2, steps_in_flight = 1 + run % 2;
+    SCOPED_TRACE(steps_in_flight);
     const DraftRule drafts = [accepted](uint32_t position, const v1::SamplingParams&) {
       return position % (accepted + 1) != 0;
     };
     for (const uint32_t length : {1, 2303, 2304, 2305, 4607, 4608, 4609}) {
       SCOPED_TRACE(length);
       SCOPED_TRACE(accepted);
-      CoreHarness harness(TurnConfig(3), std::nullopt, drafts);
+      CoreHarness harness(TurnConfig(3, steps_in_flight), std::nullopt, drafts);
       const uint32_t answer = (length / 2304 + 1) * 2304 - length + 12;
       const Request request = Ask(CoreHarness::Prompt(length, 4), answer);
       for (const bool repeated : {false, true}) {
@@ -263,6 +271,7 @@ void RunSeed(uint64_t seed, Ledger* sum) {
   config.snapshots = pick(1, 20);
   config.snapshot_policy.block_tokens = kUnit * pick(1, 9);
   config.max_num_batched_tokens = pick(64 + config.slots, 3000);
+  config.steps_in_flight = 1 + seed % 2;
   CoreHarness harness(config, std::nullopt, quartet::testing::HashChainDrafts(pick(0, 100)));
   std::vector<std::pair<uint64_t, Request>> asked;
   for (int event = 0; event < 700 && !::testing::Test::HasFailure(); ++event) {
@@ -287,13 +296,13 @@ void RunSeed(uint64_t seed, Ledger* sum) {
     } else if (kind < 16 && !asked.empty()) {
       const uint64_t id = asked[pick(0, static_cast<uint32_t>(asked.size()) - 1)].first;
       harness.Truncate(id, pick(0, static_cast<uint32_t>(harness.told[id].tokens.size())));
-    } else if (harness.pending.has_value()) {
+    } else if (!harness.pending.empty() && (!harness.core.can_plan() || pick(0, 1) == 0)) {
       harness.Answer();
     } else {
       harness.Plan();
     }
   }
-  if (harness.pending.has_value()) harness.Answer();
+  if (!harness.pending.empty()) harness.Answer();
   harness.RunAll();
   for (const auto& [id, request] : asked) {
     const CoreHarness::Told& told = harness.told[id];

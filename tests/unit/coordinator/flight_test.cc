@@ -208,7 +208,7 @@ TEST(FlightLog, CutOrForeignFilesAreRefused) {
     EXPECT_FALSE(DecodeFlightLog(bytes.substr(0, size)).ok()) << size;
   }
   EXPECT_THAT(std::string(DecodeFlightLog("{}").status().message()),
-              HasSubstr("does not begin with 'quartet flight 2'"));
+              HasSubstr("does not begin with 'quartet flight 3'"));
   EXPECT_THAT(std::string(DecodeFlightLog(bytes + "\x7f").status().message()),
               HasSubstr("is broken at byte"));
   EXPECT_THAT(
