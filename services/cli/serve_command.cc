@@ -50,6 +50,7 @@ struct ServeFlags {
   std::optional<std::string> snapshot_policy;
   std::optional<int> num_speculative_tokens;
   std::optional<std::string> spec_dynamic;
+  std::optional<int> steps_in_flight;
   std::optional<std::string> spec_sampling;
   std::optional<int> max_queued_requests;
   std::optional<int> step_deadline_ms;
@@ -132,6 +133,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(coordinator.argv, "--snapshot-policy", flags.snapshot_policy);
   Append(coordinator.argv, "--num-speculative-tokens", flags.num_speculative_tokens);
   Append(coordinator.argv, "--spec-dynamic", flags.spec_dynamic);
+  Append(coordinator.argv, "--steps-in-flight", flags.steps_in_flight);
   Append(coordinator.argv, "--spec-sampling", flags.spec_sampling);
   Append(coordinator.argv, "--max-queued-requests", flags.max_queued_requests);
   Append(coordinator.argv, "--step-deadline-ms", flags.step_deadline_ms);
@@ -274,6 +276,7 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       "Drafts of a sequence in a step, 0 to 3; 0 = no speculation");
   add("--spec-dynamic", flags->spec_dynamic, "Fewer drafts where that is faster: true or false");
   add("--spec-sampling", flags->spec_sampling, "Which drafts are accepted: rejection or coupled");
+  add("--steps-in-flight", flags->steps_in_flight, "Plans that workers hold at once, 1 or 2");
   add("--max-queued-requests", flags->max_queued_requests, "Requests that may wait");
   add("--step-deadline-ms", flags->step_deadline_ms, "A step that takes longer has failed");
   add("--flight-dir", flags->flight_dir,

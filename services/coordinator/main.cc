@@ -77,7 +77,7 @@ std::string LimitsLine(const Flags& flags) {
       " snapshot_policy=", absl::StrJoin(flags.snapshot_policy, ","),
       " num_speculative_tokens=", options.num_speculative_tokens,
       " spec_dynamic=", options.spec_dynamic ? "on" : "off",
-      " spec_sampling=", options.spec_sampling,
+      " spec_sampling=", options.spec_sampling, " steps_in_flight=", options.steps_in_flight,
       " max_queued_requests=", options.max_queued_requests,
       " max_queued_tokens=", options.max_queued_tokens,
       " step_deadline_ms=", options.step_deadline_ms,
@@ -181,6 +181,9 @@ int Main(int argc, char** argv) {
   option("--spec-dynamic", engine.spec_dynamic, "fewer drafts where that is faster: true or false");
   option("--spec-sampling", engine.spec_sampling,
          "which drafts are accepted: rejection, or coupled (a seed's text is as without drafts)");
+  option("--steps-in-flight", engine.steps_in_flight,
+         "plans that workers hold at once: with 2 they need not wait for the next one")
+      ->check(CLI::Range(1, 2));
   app.add_flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends")
       ->envname("QUARTET_DIE_WITH_PARENT");
   option("--tensor-parallel-size", engine.tensor_parallel_size, "number of shard workers");

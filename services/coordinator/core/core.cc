@@ -315,9 +315,9 @@ void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcom
     }
     sequence.times.last_token = now;
   }
-  if (row.sample && !verified) sequence.draft_length.Observe(0, 0);
-  if (verified) {
-    CountDrafts(sequence, row.n_tokens - 1, drawn - 1, static_cast<uint32_t>(output.tokens.size()));
+  if (row.sample && row.n_drafts() == 0) sequence.draft_length.Observe(0, 0);
+  if (row.n_drafts() > 0) {
+    CountDrafts(sequence, row.n_drafts(), drawn - 1, static_cast<uint32_t>(output.tokens.size()));
   }
   const int32_t last = sequence.tokens.back();
   output.completion_tokens = sequence.generated();
@@ -437,6 +437,7 @@ Ledger Core::GetLedger() const {
   ledger.pages_used = pages_.used();
   ledger.pages_size = pages_.size();
   ledger.steps = next_step_ - 1;
+  ledger.steps_in_flight = steps_in_flight();
   ledger.snapshots_used = snapshots_.used();
   ledger.snapshots_size = snapshots_.size();
   if (index_.has_value()) {

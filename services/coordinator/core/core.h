@@ -136,6 +136,8 @@ class Core {
     uint32_t chain = 0;                        // drafts for the next step
     std::optional<FinishedSnapshot> exported;  // belongs to this row until it is published
     bool exports_answer = false;               // it is kept with the answer instead
+
+    uint32_t n_drafts() const { return kind == PlanRow::Kind::kVerify ? n_tokens - 1 : 0; }
   };
   struct InFlightStep {
     uint64_t id = 0;
@@ -210,6 +212,7 @@ class Core {
   bool HasRoomForDuplicate(const Sequence& sequence) const;
   void ReturnExport(const InFlightRow& row);
   std::string CheckCache(uint32_t private_pages) const;
+  uint32_t SharedWith(const Sequence& sequence, const Sequence& other) const;
   bool AwaitsTwin(const Sequence& sequence);
   bool AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now);
   void WriteThrough(const Sequence& sequence, uint32_t offset);

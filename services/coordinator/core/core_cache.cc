@@ -57,25 +57,35 @@ bool Core::AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now) {
   return true;
 }
 
-// Whether a queued sequence is better admitted later, because a running prompt is computing what
-// both begin with and will leave a snapshot there. A batch prompt, which has only what others
-// leave, is not waited for by those that have more.
+// How many tokens in whole units both begin with, of which a prompt can use a snapshot: one token
+// of every prompt is computed.
+uint32_t Core::SharedWith(const Sequence& sequence, const Sequence& other) const {
+  const Request& request = sequence.request;
+  if (other.request.cache_root != request.cache_root) return 0;
+  const auto parted = std::ranges::mismatch(request.unit_keys, other.request.unit_keys).in1;
+  const auto units = static_cast<uint32_t>(parted - request.unit_keys.begin());
+  const auto tokens = static_cast<uint32_t>(sequence.tokens.size());
+  return std::min(units, (tokens - 1) / config_.page_tokens) * config_.page_tokens;
+}
+
+// Whether a queued sequence is better admitted later, because what it begins with is about to come
+// into the cache: as the turn before it, which has ended and leaves its place with one of the next
+// plans, or as the prompt of a running sequence. A batch prompt, which has only what others leave,
+// is not waited for by those that have more.
 bool Core::AwaitsTwin(const Sequence& sequence) {
   if (!UsesCache(sequence)) return false;
-  const Request& request = sequence.request;
-  const uint32_t unit = config_.page_tokens;
-  // One token of every prompt is computed.
-  const uint32_t most = (static_cast<uint32_t>(sequence.tokens.size()) - 1) / unit * unit;
   uint32_t awaited = 0;
+  for (const auto& closing : closing_) {
+    const uint32_t text = std::min(closing->absorbed, closing->text_tokens);
+    const uint32_t end = TurnEnd(config_.snapshot_policy, closing->absorbed, text);
+    if (SharedWith(sequence, *closing) >= end) awaited = std::max(awaited, end);
+  }
   for (Sequence* other : running_) {
     if (other->state != SequenceState::kPrefill || !other->publishes ||
-        other->request.request_class > request.request_class ||
-        other->request.cache_root != request.cache_root) {
+        other->request.request_class > sequence.request.request_class) {
       continue;
     }
-    const auto parted = std::ranges::mismatch(request.unit_keys, other->request.unit_keys).in1;
-    const auto units = static_cast<uint32_t>(parted - request.unit_keys.begin());
-    const uint32_t shared = std::min(units * unit, most);
+    const uint32_t shared = SharedWith(sequence, *other);
     if (shared <= other->absorbed) continue;
     // Where they part is worth a snapshot, as at a branch of what is cached.
     const uint32_t planned = other->next_position() + DraftedTokens(*other);

@@ -5,64 +5,70 @@
 
 namespace quartet::coordinator {
 
-StepCollector::StepCollector(uint32_t ranks) : answers_(ranks) {}
+StepCollector::StepCollector(uint32_t ranks) : ranks_(ranks) {}
 
 void StepCollector::Begin(uint64_t epoch, uint64_t step_id) {
-  std::fill(answers_.begin(), answers_.end(), Slot{});
-  outcome_ = StepOutcome{epoch, step_id, {}, {}};
-  waiting_ = true;
+  open_.push_back({std::vector<Slot>(ranks_), StepOutcome{epoch, step_id, {}, {}}});
 }
 
 StepCollector::Verdict StepCollector::Add(Answer answer) {
   Verdict verdict;
-  if (!waiting_ || answer.epoch != outcome_.epoch || answer.step_id != outcome_.step_id ||
-      answer.rank >= answers_.size() || answers_[answer.rank].present) {
+  // The oldest step that this rank has not answered is the only one that it can answer.
+  const auto step = std::ranges::find_if(open_, [&](const Step& open) {
+    return answer.rank < ranks_ && !open.answers[answer.rank].present;
+  });
+  if (step == open_.end() || answer.epoch != step->outcome.epoch ||
+      answer.step_id != step->outcome.step_id) {
     verdict.kind = Verdict::Kind::kIgnored;
     return verdict;
   }
-  const std::string step = "step " + std::to_string(answer.step_id);
+  const std::string name = "step " + std::to_string(answer.step_id);
   if (!answer.error.empty()) {
-    waiting_ = false;
+    open_.clear();
     verdict.kind = Verdict::Kind::kError;
     verdict.message =
-        "rank " + std::to_string(answer.rank) + " failed in " + step + ": " + answer.error;
+        "rank " + std::to_string(answer.rank) + " failed in " + name + ": " + answer.error;
     return verdict;
   }
-  answers_[answer.rank] = {true, answer.agreement_hash};
-  if (answer.rank == 0) outcome_.rows = std::move(answer.rows);
-  AddCopies(answer.copies);
-  if (!MissingRanks().empty()) return verdict;
+  const bool first = std::ranges::none_of(step->answers, &Slot::present);
+  step->answers[answer.rank] = {true, answer.agreement_hash};
+  if (answer.rank == 0) step->outcome.rows = std::move(answer.rows);
+  AddCopies(answer.copies, first, step->outcome.copies);
+  if (!std::ranges::all_of(step->answers, &Slot::present)) return verdict;
 
-  waiting_ = false;
-  for (size_t rank = 1; rank < answers_.size(); ++rank) {
-    if (answers_[rank].hash == answers_[0].hash) continue;
+  // Whoever answered this step answered those before it, so it is the oldest.
+  const Step done = std::move(open_.front());
+  open_.pop_front();
+  for (size_t rank = 1; rank < ranks_; ++rank) {
+    if (done.answers[rank].hash == done.answers[0].hash) continue;
+    open_.clear();
     verdict.kind = Verdict::Kind::kMismatch;
-    verdict.message = "rank " + std::to_string(rank) + " does not agree with rank 0 about " + step +
-                      " (hash " + std::to_string(answers_[rank].hash) + " against " +
-                      std::to_string(answers_[0].hash) + "); no token of it was given out";
+    verdict.message = "rank " + std::to_string(rank) + " does not agree with rank 0 about " + name +
+                      " (hash " + std::to_string(done.answers[rank].hash) + " against " +
+                      std::to_string(done.answers[0].hash) + "); no token of it was given out";
     return verdict;
   }
   verdict.kind = Verdict::Kind::kComplete;
-  verdict.outcome = std::move(outcome_);
+  verdict.outcome = done.outcome;
   return verdict;
 }
 
 // A copy is good if it is on all ranks.
-void StepCollector::AddCopies(const std::vector<CopyOutcome>& copies) {
-  const bool first = MissingRanks().size() + 1 == answers_.size();
-  if (first) outcome_.copies = copies;
-  const size_t least = std::min(outcome_.copies.size(), copies.size());
-  outcome_.copies.resize(std::max(outcome_.copies.size(), copies.size()), CopyOutcome::kMissing);
-  for (size_t i = 0; i < outcome_.copies.size(); ++i) {
-    CopyOutcome& worst = outcome_.copies[i];
-    worst = std::max(worst, i < least ? copies[i] : CopyOutcome::kMissing);
+void StepCollector::AddCopies(const std::vector<CopyOutcome>& copies, bool first,
+                              std::vector<CopyOutcome>& all) {
+  if (first) all = copies;
+  const size_t least = std::min(all.size(), copies.size());
+  all.resize(std::max(all.size(), copies.size()), CopyOutcome::kMissing);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] = std::max(all[i], i < least ? copies[i] : CopyOutcome::kMissing);
   }
 }
 
 std::vector<uint32_t> StepCollector::MissingRanks() const {
   std::vector<uint32_t> missing;
-  for (size_t rank = 0; rank < answers_.size(); ++rank) {
-    if (!answers_[rank].present) missing.push_back(static_cast<uint32_t>(rank));
+  if (open_.empty()) return missing;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!open_.front().answers[rank].present) missing.push_back(rank);
   }
   return missing;
 }

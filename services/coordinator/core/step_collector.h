@@ -2,6 +2,7 @@
 #define QUARTET_SERVICES_COORDINATOR_CORE_STEP_COLLECTOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +11,9 @@
 
 namespace quartet::coordinator {
 
-// Gathers the answers of all ranks to one step and compares their agreement hashes: a step is done
-// only when every rank has answered and all hashes are equal. One step at a time. Not thread safe.
+// Gathers the answers of all ranks to the steps in flight and compares their agreement hashes: a
+// step is done only when every rank has answered and all hashes are equal. Ranks answer in order,
+// so steps are done in order. After a mismatch or an error nothing is open. Not thread safe.
 class StepCollector {
  public:
   explicit StepCollector(uint32_t ranks);
@@ -29,7 +31,7 @@ class StepCollector {
   struct Verdict {
     enum class Kind {
       kWaiting,   // other ranks are missing
-      kIgnored,   // of another epoch or step, or a second answer of the same rank
+      kIgnored,   // not of the step that this rank has to answer next
       kComplete,  // `outcome` may be given out
       kMismatch,  // hashes differ: nothing of this step may leave
       kError,     // a rank could not run the step
@@ -39,24 +41,28 @@ class StepCollector {
     std::string message;
   };
 
-  // Starts to wait for a step; whatever was open before is forgotten.
+  // Starts to wait for a step, behind those that are open.
   void Begin(uint64_t epoch, uint64_t step_id);
   Verdict Add(Answer answer);
 
-  bool waiting() const { return waiting_; }
-  // Ranks that have not answered the open step.
+  bool waiting() const { return !open_.empty(); }
+  // Ranks that have not answered the oldest open step.
   std::vector<uint32_t> MissingRanks() const;
 
  private:
-  void AddCopies(const std::vector<CopyOutcome>& copies);
+  static void AddCopies(const std::vector<CopyOutcome>& copies, bool first,
+                        std::vector<CopyOutcome>& all);
 
   struct Slot {
     bool present = false;
     uint64_t hash = 0;
   };
-  std::vector<Slot> answers_;
-  bool waiting_ = false;
-  StepOutcome outcome_;
+  struct Step {
+    std::vector<Slot> answers;  // by rank
+    StepOutcome outcome;
+  };
+  uint32_t ranks_;
+  std::deque<Step> open_;  // oldest first
 };
 
 }  // namespace quartet::coordinator

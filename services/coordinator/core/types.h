@@ -327,6 +327,7 @@ struct Ledger {
   uint32_t waiting = 0;
   uint64_t waiting_tokens = 0;
   uint32_t paused = 0;  // of running
+  uint32_t steps_in_flight = 0;
   uint32_t slots_used = 0;
   uint32_t slots_size = 0;
   uint32_t pages_used = 0;

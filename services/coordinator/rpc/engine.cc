@@ -1,6 +1,7 @@
 #include "services/coordinator/rpc/engine.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -170,7 +171,7 @@ class Engine::Impl {
       PauseSlowClients();
       if (core_.has_value()) core_->ExpireDeadlines(NowUs());
       DeliverOutputs();
-      RunNextStep();
+      RunNextSteps();
       Publish();
     }
     for (Event& event : events_.Close()) {
@@ -185,7 +186,7 @@ class Engine::Impl {
 
   absl::Time NextDeadline() const {
     absl::Time deadline = absl::Now() + kIdleTurn;
-    if (fatal_.empty() && collector_.waiting()) deadline = std::min(deadline, step_deadline_);
+    if (fatal_.empty() && !steps_.empty()) deadline = std::min(deadline, StepDeadline());
     if (full_buffers_) deadline = std::min(deadline, absl::Now() + kFullBufferTurn);
     if (!core_.has_value()) return deadline;
     const std::optional<TimeUs> expiry = core_->NextDeadline();
@@ -518,6 +519,7 @@ class Engine::Impl {
     config.max_queued_requests = options_.max_queued_requests;
     config.max_queued_tokens = options_.max_queued_tokens;
     config.step_deadline_ms = options_.step_deadline_ms;
+    config.steps_in_flight = options_.steps_in_flight;
     config.prefill_quantum_ms = options_.prefill_quantum_ms;
     config.min_decode_share = options_.min_decode_share;
     config.max_overtakes = options_.max_overtakes;
@@ -615,8 +617,13 @@ class Engine::Impl {
 
   // ---- steps -----------------------------------------------------------------------------------
 
-  void RunNextStep() {
-    if (!core_.has_value() || !fatal_.empty()) return;
+  // Until the workers hold as many as they may.
+  void RunNextSteps() {
+    while (core_.has_value() && fatal_.empty() && RunNextStep()) {
+    }
+  }
+
+  bool RunNextStep() {
     const uint64_t stuck = core_->GetLedger().no_progress;
     std::optional<StepPlan> plan = core_->PlanStep(NowUs());
     if (core_->GetLedger().no_progress > stuck) {
@@ -624,7 +631,7 @@ class Engine::Impl {
                               " plans with rows of other prompts"));
     }
     const std::optional<absl::Time> answered = std::exchange(step_answered_, std::nullopt);
-    if (!plan.has_value()) return;
+    if (!plan.has_value()) return false;
     for (uint64_t seq_uid : plan->closes) {
       v1::ToWorker close;
       close.mutable_close()->set_seq_uid(seq_uid);
@@ -637,11 +644,7 @@ class Engine::Impl {
     }
     if (plan->is_step()) {
       collector_.Begin(plan->epoch, plan->step_id);
-      step_id_ = plan->step_id;
-      step_kind_ = KindOf(*plan);
-      step_rows_ = plan->rows.size();
-      step_sent_ = absl::Now();
-      step_deadline_ = step_sent_ + absl::Milliseconds(options_.step_deadline_ms);
+      steps_.push_back({plan->step_id, KindOf(*plan), plan->rows.size(), absl::Now()});
       v1::ToWorker message;
       *message.mutable_plan() = ToProto(*plan);
       // Counted before it leaves, so that who has the plan finds it counted.
@@ -651,6 +654,7 @@ class Engine::Impl {
       if (answered.has_value()) metrics_.OnHostTime(absl::ToDoubleSeconds(absl::Now() - *answered));
     }
     DeliverOutputs();  // who was admitted
+    return true;
   }
 
   void OnResult(uint64_t worker, const v1::StepResult& result) {
@@ -672,20 +676,30 @@ class Engine::Impl {
       case StepCollector::Verdict::Kind::kComplete:
         break;
     }
-    step_answered_ = absl::Now();
-    metrics_.OnStep(step_kind_, step_rows_, absl::ToDoubleSeconds(*step_answered_ - step_sent_));
+    const absl::Time now = absl::Now();
+    metrics_.OnStep(steps_.front().kind, steps_.front().rows,
+                    absl::ToDoubleSeconds(now - StepBegan()));
+    steps_.pop_front();
+    last_answer_ = now;
+    if (steps_.empty()) step_answered_ = now;
     core_->OnStepResult(verdict.outcome, NowUs());
   }
 
+  // When the ranks could begin with the oldest step.
+  absl::Time StepBegan() const { return std::max(steps_.front().sent, last_answer_); }
+  absl::Time StepDeadline() const {
+    return StepBegan() + absl::Milliseconds(options_.step_deadline_ms);
+  }
+
   void CheckStepDeadline() {
-    if (!fatal_.empty() || !collector_.waiting() || absl::Now() < step_deadline_) return;
+    if (!fatal_.empty() || steps_.empty() || absl::Now() < StepDeadline()) return;
     std::vector<std::string> names;
     for (uint32_t rank : collector_.MissingRanks()) {
       auto worker = membership_.WorkerOf(rank);
       names.push_back(worker.has_value() ? membership_.Name(*worker) : absl::StrCat("rank ", rank));
     }
-    Fatal(absl::StrCat(absl::StrJoin(names, ", "), " did not answer step ", step_id_, " within ",
-                       options_.step_deadline_ms, " ms (--step-deadline-ms)"));
+    Fatal(absl::StrCat(absl::StrJoin(names, ", "), " did not answer step ", steps_.front().id,
+                       " within ", options_.step_deadline_ms, " ms (--step-deadline-ms)"));
   }
 
   // ---- ends ------------------------------------------------------------------------------------
@@ -761,12 +775,16 @@ class Engine::Impl {
   std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
   std::map<uint64_t, Load> loads_;
   Inventory inventory_;  // until ready
-  uint64_t step_id_ = 0;
-  std::string step_kind_;
-  size_t step_rows_ = 0;
-  std::optional<absl::Time> step_answered_;  // until there is a next plan, or nothing to do
-  absl::Time step_sent_;
-  absl::Time step_deadline_;
+  struct SentStep {
+    uint64_t id = 0;
+    std::string kind;
+    size_t rows = 0;
+    absl::Time sent;
+  };
+  std::deque<SentStep> steps_;  // that are not answered, oldest first
+  absl::Time last_answer_ = absl::InfinitePast();
+  // Since when the workers have nothing to do; until there is a next plan, or nothing to do.
+  std::optional<absl::Time> step_answered_;
   std::string fatal_;
   std::string not_ready_reason_;
   bool stopping_ = false;

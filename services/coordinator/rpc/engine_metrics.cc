@@ -80,6 +80,8 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
              "Prompt tokens shared with a cached text, but behind its last snapshot", {},
              &seen_.prefix_lost_tokens, ledger.prefix_lost_tokens);
   SetCounter("quartet_steps_total", "Steps sent to the workers", {}, &seen_.steps, ledger.steps);
+  metrics_->GetGauge("quartet_steps_in_flight", "Plans that the workers hold")
+      .Set(ledger.steps_in_flight);
   SetCounter("quartet_cancel_extra_steps_total",
              "Rows that were computed although their request had ended", {}, &seen_.void_rows,
              ledger.void_rows);
@@ -248,7 +250,8 @@ void EngineMetrics::OnPlan(const StepPlan& plan) {
 
 void EngineMetrics::OnStep(const std::string& kind, size_t rows, double seconds) {
   metrics_
-      ->GetHistogram("quartet_step_seconds", "From sending a plan to the last rank's answer",
+      ->GetHistogram("quartet_step_seconds",
+                     "From sending a plan, or from the answer before it, to the last rank's answer",
                      LatencyBuckets(), {{"kind", kind}, {"rows", std::to_string(rows)}})
       .Observe(seconds);
 }
@@ -256,7 +259,7 @@ void EngineMetrics::OnStep(const std::string& kind, size_t rows, double seconds)
 void EngineMetrics::OnHostTime(double seconds) {
   metrics_
       ->GetHistogram("quartet_step_host_seconds",
-                     "From the last rank's answer to the sending of the next plan",
+                     "From the answer that leaves the workers idle to the next plan",
                      {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1})
       .Observe(seconds);
 }

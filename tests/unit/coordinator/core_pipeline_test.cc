@@ -106,6 +106,35 @@ TEST(CorePipeline, O9_ACancelCostsAtMostTheStepsInFlight) {
   }
 }
 
+TEST(CorePipeline, TheNextTurnWaitsForTheOneBeforeItToLeave) {
+  for (const uint32_t drafts : {0u, 3u}) {
+    CoreConfig config = PipelineConfig(drafts);
+    config.max_num_batched_tokens = 2048;
+    config.snapshots = 16;
+    config.page_bytes = 1;
+    config.snapshot_bytes = 20;
+    CoreHarness harness(config);
+    Request request = CoreHarness::Ask(300, 400);
+    request.stop_ids = {harness.Alone(request, 300).back()};
+    CoreHarness::NameUnits(request);
+    const uint64_t id = harness.MustSubmit(request);
+    while (harness.told[id].terminals.empty()) harness.Step();
+    EXPECT_FALSE(harness.pending.empty()) << "a row of it is in flight";
+    Request next = request;
+    next.prompt_ids.insert(next.prompt_ids.end(), harness.told[id].tokens.begin(),
+                           harness.told[id].tokens.end());
+    next.prompt_ids.push_back(1);
+    next.max_tokens = 5;
+    next.stop_ids.clear();
+    CoreHarness::NameUnits(next);
+    const uint64_t follow = harness.MustSubmit(next);
+    harness.RunAll();
+    EXPECT_EQ(harness.told[follow].terminals[0].cached_tokens,
+              (300 + harness.told[id].tokens.size() - 1) / 256 * 256);
+    EXPECT_EQ(harness.told[follow].tokens, harness.Alone(next, 5));
+  }
+}
+
 TEST(CorePipeline, WhoLosesItsPlaceWhileItRunsSaysTheSameText) {
   CoreConfig config = PipelineConfig(2);
   config.pages = 9;  // one context and a page

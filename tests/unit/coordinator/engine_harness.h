@@ -62,8 +62,14 @@ class Gate {
                              [this] { return !open_ && permits_ == 0 && arrived_ > passed_; });
   }
 
+  // How many have come so far: the number of the step that stands there, if all steps come here.
+  int arrived() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return arrived_;
+  }
+
  private:
-  std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   bool open_ = true;
   int permits_ = 0;

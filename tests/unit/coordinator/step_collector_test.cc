@@ -69,6 +69,31 @@ TEST(StepCollector, ACopyIsAsGoodAsItsWorstRank) {
   EXPECT_THAT(verdict.outcome.copies, ElementsAre(kDone, kMissing, kChecksum, kMissing));
 }
 
+TEST(StepCollector, StepsAreDoneInOrderAndARankMayBeAhead) {
+  StepCollector collector(2);
+  collector.Begin(1, 5);
+  collector.Begin(1, 6);
+  EXPECT_EQ(collector.Add(Of(1, 70, 6)).kind, Kind::kIgnored) << "it has not answered step 5";
+  EXPECT_EQ(collector.Add(Of(1, 70, 5)).kind, Kind::kWaiting);
+  EXPECT_EQ(collector.Add(Of(1, 71, 6)).kind, Kind::kWaiting);
+  EXPECT_THAT(collector.MissingRanks(), ElementsAre(0));
+  EXPECT_EQ(collector.Add(Of(0, 70, 5)).outcome.step_id, 5u);
+  EXPECT_TRUE(collector.waiting());
+  const StepCollector::Verdict verdict = collector.Add(Of(0, 71, 6));
+  EXPECT_EQ(verdict.kind, Kind::kComplete);
+  EXPECT_EQ(verdict.outcome.step_id, 6u);
+  EXPECT_FALSE(collector.waiting());
+}
+
+TEST(StepCollector, AMismatchEndsWhatIsBehindItAsWell) {
+  StepCollector collector(2);
+  collector.Begin(1, 5);
+  collector.Begin(1, 6);
+  collector.Add(Of(0, 70, 5));
+  EXPECT_EQ(collector.Add(Of(1, 71, 5)).kind, Kind::kMismatch);
+  EXPECT_FALSE(collector.waiting());
+}
+
 TEST(StepCollector, SecondAnswersOtherStepsAndUnknownRanksAreIgnored) {
   StepCollector collector(2);
   EXPECT_EQ(collector.Add(Of(0, 77)).kind, Kind::kIgnored) << "nothing is open";
