@@ -80,6 +80,20 @@ Scenario CachedConversations() {
   return scenario;
 }
 
+Scenario TieredConversations() {
+  Scenario scenario = CachedConversations();
+  coordinator::CoreConfig& config = scenario.config;
+  config.max_model_len = 2048;
+  config.pages = 48;
+  config.snapshots = 12;
+  config.host_pages = 400;
+  config.host_snapshots = 100;
+  config.disk_pages = 400;
+  config.disk_snapshots = 100;
+  config.copy_bytes_per_step = 40;
+  return scenario;
+}
+
 std::vector<int32_t> AloneText(const HashModel& model, const ClientScript& client, uint32_t n) {
   LoneRun alone(model, client.request.prompt_ids, client.request.sampling,
                 client.request.first_padding_id);

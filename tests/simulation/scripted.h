@@ -37,6 +37,9 @@ ClientScript Patient(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens,
 // answer is cut by its client.
 Scenario CachedConversations();
 
+// The same on a device that holds a few of them, above host memory and a disk that hold all.
+Scenario TieredConversations();
+
 // What the request of a client says alone.
 std::vector<int32_t> AloneText(const HashModel& model, const ClientScript& client, uint32_t n);
 

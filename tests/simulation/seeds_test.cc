@@ -8,6 +8,8 @@
 namespace quartet::simulation {
 namespace {
 
+using coordinator::CacheTier;
+
 constexpr uint64_t kSteps = 400;
 constexpr uint64_t kSeedsPerTest = 500;
 
@@ -40,9 +42,20 @@ TEST_P(SimulationSeeds, EveryInvariantHoldsAndEverythingThatCanHappenDoes) {
   EXPECT_GT(t.last_exports, 5u);
   for (const uint64_t windows : t.windows) EXPECT_GT(windows, 5000u);
   EXPECT_GT(t.cut_windows, 100u);
+  for (const CacheTier tier : {CacheTier::kDevice, CacheTier::kHost, CacheTier::kDisk}) {
+    EXPECT_GT(t.copies_to[static_cast<int>(tier)], 500u) << static_cast<int>(tier);
+  }
+  EXPECT_GT(t.copies_missing, 50u);
+  EXPECT_GT(t.copies_checksum, 10u);
+  EXPECT_GT(t.adopted, 100u);
+  EXPECT_GT(t.resumed_restored, 50u);
+  EXPECT_GT(t.resumed_adopted, 5u);
   for (const uint64_t finished : t.finished) EXPECT_GT(finished, 100u);
   for (int fault = 1; fault < kFaultKinds; ++fault) {
     EXPECT_GT(totals.faults[fault], 10u) << Name(static_cast<Fault>(fault));
+  }
+  for (int fault = 1; fault < kTierFaultKinds; ++fault) {
+    EXPECT_GT(totals.tier_faults[fault], 10u) << Name(static_cast<TierFault>(fault));
   }
   if (HasFailure()) std::cout << Summary(totals);
 }

@@ -56,6 +56,7 @@ void Auditor::OnPlan(const StepPlan& plan) {
   in_flight_ = plan.step_id;
   answered_hash_.assign(ranks_, std::nullopt);
   answered_rows_.clear();
+  OnCopies(plan);
   for (const coordinator::Commit& commit : plan.commits) OnCommit(commit);
   uint64_t tokens = 0;
   bool prefill_seen = false;
@@ -97,11 +98,16 @@ Auditor::Content Auditor::ContentOf(Life& life, uint32_t tokens) const {
   if (!life.caches()) return {};
   life.alone.Token(tokens - 1);  // its state is known behind it
   const bool of_answer = tokens > life.alone.prompt_tokens();
-  return {.domain = life.request.cache_root,
-          .tokens = tokens,
-          .state = life.alone.State(tokens),
-          .pending = of_answer ? life.id : 0,
-          .of_answer = of_answer};
+  const uint32_t unit = config_.page_tokens;
+  Content content;
+  content.domain = life.request.cache_root;
+  content.tokens = tokens;
+  content.state = life.alone.State(tokens);
+  content.entries = life.alone.Entries(tokens) - life.alone.Entries(tokens - unit);
+  if (tokens / unit <= life.names.size()) content.name = life.names[tokens / unit - 1];
+  content.pending = of_answer ? life.id : 0;
+  content.of_answer = of_answer;
+  return content;
 }
 
 // Whether it is what the first tokens of this text leave there.
@@ -112,7 +118,7 @@ bool Auditor::Holds(const Content& content, Life& life, uint32_t tokens) const {
 
 // The text of this request has no more than so many tokens. What lies behind them is nobody's.
 void Auditor::Settle(uint64_t life, uint32_t text_tokens) {
-  for (std::vector<Content>* contents : {&page_content_, &snapshot_content_}) {
+  for (std::vector<Content>* contents : {&device_.pages, &device_.snapshots}) {
     for (Content& content : *contents) {
       if (content.pending != life) continue;
       content.pending = 0;
@@ -156,20 +162,20 @@ void Auditor::OnResume(const coordinator::Resume& resume, Place& place) {
         absl::StrCat("I2: ", name, " of ", life.known(), " with ", resume.pages.size(), " pages"));
   }
   life.alone.Token(resume.n_tokens);
-  if (resume.snapshot >= snapshot_content_.size() ||
-      !Holds(snapshot_content_[resume.snapshot], life, resume.n_tokens)) {
+  if (resume.snapshot >= device_.snapshots.size() ||
+      !Holds(device_.snapshots[resume.snapshot], life, resume.n_tokens)) {
     return Violate(absl::StrCat("I2: ", name, " from snapshot ", resume.snapshot,
                                 ", which holds no such text"));
   }
-  if (snapshot_content_[resume.snapshot].pending != 0) {
+  if (device_.snapshots[resume.snapshot].pending != 0) {
     return Violate("I7: " + name + " from a snapshot of an answer that may still be cut");
   }
   for (uint32_t i = 0; i < resume.pages.size(); ++i) {
     const uint32_t page = resume.pages[i];
-    if (page >= page_content_.size() || !Holds(page_content_[page], life, (i + 1) * unit)) {
+    if (page >= device_.pages.size() || !Holds(device_.pages[page], life, (i + 1) * unit)) {
       return Violate(absl::StrCat("I3: ", name, " with page ", page, ", which holds another text"));
     }
-    if (page_content_[page].pending != 0) {
+    if (device_.pages[page].pending != 0) {
       return Violate("I7: " + name + " with a page of an answer that may still be cut");
     }
     ++page_users_[page];
@@ -179,8 +185,15 @@ void Auditor::OnResume(const coordinator::Resume& resume, Place& place) {
   place.absorbed = place.committed = resume.n_tokens;
   books_.prefix_hit_tokens += resume.n_tokens;
   ++tally_.resumed;
+  const auto count = [&](bool Content::*flag) {
+    return device_.snapshots[resume.snapshot].*flag ||
+           std::ranges::any_of(resume.pages,
+                               [&](uint32_t page) { return device_.pages[page].*flag; });
+  };
+  tally_.resumed_restored += count(&Content::restored);
+  tally_.resumed_adopted += count(&Content::adopted);
   tally_.resumed_tokens += resume.n_tokens;
-  tally_.resumed_in_answers += snapshot_content_[resume.snapshot].of_answer;
+  tally_.resumed_in_answers += device_.snapshots[resume.snapshot].of_answer;
 }
 
 void Auditor::OnCommit(const coordinator::Commit& commit) {
@@ -203,18 +216,21 @@ void Auditor::OnCommit(const coordinator::Commit& commit) {
 
 void Auditor::OnExport(uint32_t snapshot, uint32_t tokens, Place& place) {
   const std::string name = absl::StrCat("snapshot ", snapshot, " of seq ", place.uid);
-  if (snapshot >= snapshot_content_.size()) return Violate("I3: " + name + " does not exist");
+  if (snapshot >= device_.snapshots.size()) return Violate("I3: " + name + " does not exist");
   if (tokens % config_.page_tokens != 0) {
     return Violate(absl::StrCat("I2: ", name, " is taken at ", tokens, ", inside a unit"));
   }
   if (std::ranges::find(resumed_from_, snapshot) != resumed_from_.end()) {
     return Violate("I3: " + name + " is written while another sequence begins with it");
   }
+  if (IsCopied(TierCopy::Kind::kSnapshot, snapshot)) {
+    return Violate("I3: " + name + " is written while it is copied");
+  }
   for (const Place& other : places_) {
     if (!other.exported.has_value() || other.exported->snapshot != snapshot) continue;
     return Violate("I3: " + name + " is written twice in one step");
   }
-  snapshot_content_[snapshot] = {};
+  device_.snapshots[snapshot] = {};
   place.exported = Export{snapshot, tokens};
 }
 
@@ -320,8 +336,12 @@ void Auditor::TakePages(const PlanRow& row, Place& place) {
       return Violate(absl::StrCat("I3: page ", page, " is given to seq ", row.seq_uid,
                                   " and belongs to another, or does not exist"));
     }
+    if (IsCopied(TierCopy::Kind::kPage, page)) {
+      return Violate(
+          absl::StrCat("I3: page ", page, " is given to seq ", row.seq_uid, " while it is copied"));
+    }
     ++page_users_[page];
-    page_content_[page] = {};
+    device_.pages[page] = {};
     place.pages.push_back(page);
   }
   const uint64_t room = uint64_t{config_.page_tokens} * place.pages.size();
@@ -367,6 +387,11 @@ void Auditor::OnAnswer(const StepCollector::Answer& answer) {
   if (hash.has_value()) return;
   hash = answer.agreement_hash;
   if (answer.rank == 0) answered_rows_ = answer.rows;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const bool said = i < answer.copies.size();
+    copies_[i].worst =
+        std::max(copies_[i].worst, said ? answer.copies[i] : coordinator::CopyOutcome::kMissing);
+  }
 }
 
 void Auditor::OnApplied(uint64_t epoch, uint64_t step_id, bool taken) {
@@ -382,6 +407,7 @@ void Auditor::OnApplied(uint64_t epoch, uint64_t step_id, bool taken) {
                                 "with the same hash"));
   }
   in_flight_ = 0;
+  ApplyCopies();
   for (Place& place : places_) {
     place.commits = false;
     if (place.uid != 0) ApplyRow(place);
@@ -397,7 +423,7 @@ void Auditor::ApplyRow(Place& place) {
     if (row_tokens != 0) {
       place.committed = place.absorbed;
     } else if (exported.has_value() && place.ended != nullptr) {
-      Content& content = snapshot_content_[exported->snapshot];
+      Content& content = device_.snapshots[exported->snapshot];
       content = ContentOf(*place.ended, exported->tokens);
       content.pending = 0;
     }
@@ -419,7 +445,7 @@ void Auditor::ApplyRow(Place& place) {
   place.drafts = place.row_chain;
   FillPages(place, life, before);
   if (exported.has_value()) {
-    Content& content = snapshot_content_[exported->snapshot];
+    Content& content = device_.snapshots[exported->snapshot];
     content = ContentOf(life, exported->tokens);
     ++(exported->tokens > life.alone.prompt_tokens() ? tally_.answer_exports : tally_.exports);
   }
@@ -466,7 +492,7 @@ void Auditor::ApplyTokens(Place& place, Life& life) {
 void Auditor::FillPages(Place& place, Life& life, uint32_t from) {
   const uint32_t unit = config_.page_tokens;
   for (uint32_t i = from / unit; (i + 1) * unit <= place.absorbed; ++i) {
-    page_content_[place.pages[i]] = ContentOf(life, (i + 1) * unit);
+    device_.pages[place.pages[i]] = ContentOf(life, (i + 1) * unit);
   }
 }
 

@@ -64,12 +64,19 @@ void Tally::Add(const Tally& other) {
   exports += other.exports;
   answer_exports += other.answer_exports;
   last_exports += other.last_exports;
+  for (size_t i = 0; i < std::size(copies_to); ++i) copies_to[i] += other.copies_to[i];
+  copies_missing += other.copies_missing;
+  copies_checksum += other.copies_checksum;
+  adopted += other.adopted;
+  resumed_restored += other.resumed_restored;
+  resumed_adopted += other.resumed_adopted;
 }
 
 Auditor::Life::Life(const HashModel& model, uint64_t id, Request taken)
     : id(id),
       alone(model, std::exchange(taken.prompt_ids, {}), taken.sampling, taken.first_padding_id),
-      request(std::move(taken)) {}
+      request(std::move(taken)),
+      names(request.unit_keys) {}
 
 Auditor::Auditor(const HashModel& model) : model_(model) {}
 
@@ -85,8 +92,14 @@ void Auditor::OnEngine(const CoreConfig& config, uint32_t ranks) {
   places_.clear();
   places_.resize(config.slots);
   page_users_.assign(config.pages, 0);
-  page_content_.assign(config.pages, {});
-  snapshot_content_.assign(config.snapshots, {});
+  device_.pages.assign(config.pages, {});
+  device_.snapshots.assign(config.snapshots, {});
+  host_.pages.assign(config.host_pages, {});
+  host_.snapshots.assign(config.host_snapshots, {});
+  disk_.pages.assign(config.disk_pages, {});
+  disk_.snapshots.assign(config.disk_snapshots, {});
+  copies_.clear();
+  restore_only_steps_ = 0;
   answered_hash_.assign(ranks, std::nullopt);
   decode_only_steps_ = 0;
   last_uid_ = 0;
@@ -162,6 +175,7 @@ void Auditor::OnTruncate(uint64_t id, uint32_t n_tokens, Core::TruncateOutcome o
 void Auditor::OnEngineEnd(const std::string& message) {
   engine_end_ = message;
   in_flight_ = 0;
+  copies_.clear();
 }
 
 void Auditor::OnOutput(const Output& output, TimeUs now) {
@@ -404,22 +418,31 @@ void Auditor::CheckPools(const Ledger& ledger) {
   const auto least = static_cast<uint64_t>(std::count(live.begin(), live.end(), true));
   const auto most = static_cast<uint64_t>(std::count(held.begin(), held.end(), true));
   between("slots used", ledger.slots_used, books_.running, slots);
-  // A unit that two sequences have absorbed is there twice as long as both run.
+  // A unit that two sequences have absorbed is there twice as long as both run; and copies hold
+  // what they read and have what they write.
   const uint64_t twice = config_.snapshots == 0 ? 0 : ledger.cached_pages;
-  between("pages used", ledger.pages_used - ledger.evictable_pages, least, most + twice);
+  const auto arriving =
+      static_cast<uint64_t>(std::ranges::count_if(copies_, [this](const CopyInFlight& in_flight) {
+        return in_flight_ != 0 && in_flight.copy.to == coordinator::CacheTier::kDevice &&
+               in_flight.copy.kind == TierCopy::Kind::kPage;
+      }));
+  between("pages used", ledger.pages_used - ledger.evictable_pages, least, most + twice + arriving);
   between("snapshots used", ledger.snapshots_used, 0, config_.snapshots);
   // Of a page that the cache holds, the text is final.
   const auto final_text = [](const Content& content) {
     return content.tokens > 0 && content.pending == 0;
   };
-  const auto cached = std::ranges::count_if(page_content_, final_text);
+  const auto cached = std::ranges::count_if(device_.pages, final_text);
   if (ledger.cached_pages > cached) {
     Violate(absl::StrCat("I7: ", ledger.cached_pages, " pages are cached, ", cached,
                          " hold a text that nobody can cut any more"));
   }
+  CheckTierLedger("host", ledger.host_tier, books_.host_tier, host_);
+  CheckTierLedger("disk", ledger.disk_tier, books_.disk_tier, disk_);
 }
 
 void Auditor::CheckStates(const std::vector<SimWorker>& workers) {
+  CheckArrived(workers);
   for (size_t rank = 0; rank < workers.size(); ++rank) {
     for (size_t slot = 0; slot < places_.size(); ++slot) {
       const Place& place = places_[slot];
@@ -454,9 +477,15 @@ void Auditor::CheckIdle(const Ledger& ledger, const std::vector<SimWorker>& work
     return Violate(absl::StrCat("I5: nothing is open, and a rank holds ", worker.slots_used(),
                                 " slots and ", worker.pages_used(), " pages"));
   }
+  // A prefix that was brought back for a prompt that then left is held until the next one comes.
+  const uint32_t context = (config_.max_model_len + config_.page_tokens - 1) / config_.page_tokens;
+  const uint32_t held = config_.host_pages == 0 ? 0 : context;
   if (ledger.slots_used != 0 || ledger.pages_used != ledger.cached_pages || ledger.waiting != 0 ||
-      ledger.evictable_pages != ledger.cached_pages) {
+      ledger.cached_pages - ledger.evictable_pages > held) {
     Violate("I5: nothing is open, and the pools are in use");
+  }
+  if (ledger.copies_waiting != 0) {
+    Violate(absl::StrCat("I5: nothing is open, and ", ledger.copies_waiting, " paths wait"));
   }
   if (config_.snapshots == 0 && ledger.pages_used != 0) {
     Violate("I5: nothing is open, nothing is cached, and pages are in use");

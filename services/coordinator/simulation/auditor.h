@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "services/coordinator/core/core.h"
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/core/types.h"
@@ -45,6 +47,13 @@ struct Tally {
   uint64_t exports = 0;             // snapshots of prompts
   uint64_t answer_exports = 0;
   uint64_t last_exports = 0;  // after the end of a request
+  // Copies between tiers, by the tier that they went to.
+  uint64_t copies_to[4] = {};
+  uint64_t copies_missing = 0;    // not made, or found nothing of that name
+  uint64_t copies_checksum = 0;   // found other bytes
+  uint64_t adopted = 0;           // objects on disk when an engine began
+  uint64_t resumed_restored = 0;  // sequences that began behind what had been in a lower tier
+  uint64_t resumed_adopted = 0;   // of these, from the life before
 
   void Add(const Tally& other);
 };
@@ -66,14 +75,19 @@ struct Tally {
 //   I12 a request says what it says alone
 //   I13 who has gone has no row in a later step
 //   I14 the core's counters are those of these books
+//   I15 a tier that fails changes time, never text: what a name brings back is what it was given to
 class Auditor {
  public:
   explicit Auditor(const HashModel& model);
 
   void OnEngine(const coordinator::CoreConfig& config, uint32_t ranks);
+  // What all ranks have found on their disks; right behind OnEngine.
+  void OnAdopt(const std::vector<coordinator::CacheEntry>& entries);
   void OnSubmit(coordinator::Request request, const coordinator::SubmitOutcome& outcome);
   void OnCancel(uint64_t id);
   void OnTruncate(uint64_t id, uint32_t n_tokens, coordinator::Core::TruncateOutcome outcome);
+  // Names of the units that its answer has filled, as the core is told them.
+  void OnUnitKeys(uint64_t id, const std::vector<UnitKey>& keys);
   // Its client reads again, or does not.
   void OnPause(uint64_t id, bool paused);
   void OnPlan(const coordinator::StepPlan& plan);
@@ -88,6 +102,8 @@ class Auditor {
   void CheckBooks(const coordinator::Ledger& ledger);
   // When no step is in flight.
   void CheckStates(const std::vector<SimWorker>& workers);
+  // The same, of all that the cache holds in all tiers. Costs as much as they are large.
+  void CheckTiers(const std::vector<SimWorker>& workers);
   // When the last closes are through and nothing is open.
   void CheckIdle(const coordinator::Ledger& ledger, const std::vector<SimWorker>& workers);
 
@@ -107,6 +123,7 @@ class Auditor {
     const uint64_t id;
     LoneRun alone;
     const coordinator::Request request;  // without the prompt
+    std::vector<UnitKey> names;          // of its units, as far as somebody has said them
     uint32_t told = 0;
     uint32_t due = 0;  // tokens that it should have been told by now
     uint32_t prompt_logprobs_told = 0;
@@ -127,8 +144,26 @@ class Auditor {
     UnitKey domain;
     uint32_t tokens = 0;  // 0 = nothing that anybody may have
     uint64_t state = 0;
+    uint64_t entries = 0;    // of the last unit
+    UnitKey name;            // of that, when it has one
     uint64_t pending = 0;    // the request whose answer this is and which has not ended; 0 = final
-    bool of_answer = false;  // for the tally
+    bool of_answer = false;  // this and the next two: for the tally
+    bool restored = false;
+    bool adopted = false;
+
+    bool IsText(const Content& other) const {
+      return domain == other.domain && tokens == other.tokens && state == other.state;
+    }
+  };
+  // The objects of a tier, by place.
+  struct TierContent {
+    std::vector<Content> pages;
+    std::vector<Content> snapshots;
+  };
+  struct CopyInFlight {
+    TierCopy copy;
+    Content content;
+    coordinator::CopyOutcome worst = coordinator::CopyOutcome::kDone;
   };
   // A snapshot that the step in flight takes.
   struct Export {
@@ -172,6 +207,23 @@ class Auditor {
   void TakePages(const coordinator::PlanRow& row, Place& place);
   void CheckProgress(bool has_prompt_rows);
 
+  void OnCopies(const coordinator::StepPlan& plan);
+  std::string CopyError(const TierCopy& copy) const;
+  std::string OriginError(const TierCopy& copy, const Content& content) const;
+  bool IsCopied(TierCopy::Kind kind, uint32_t device_place) const;
+  void ApplyCopies();
+  std::vector<Content>* ContentsOf(coordinator::CacheTier tier, TierCopy::Kind kind) {
+    return const_cast<std::vector<Content>*>(std::as_const(*this).ContentsOf(tier, kind));
+  }
+  // Null: no such tier.
+  const std::vector<Content>* ContentsOf(coordinator::CacheTier tier, TierCopy::Kind kind) const;
+  void CheckRestores(const coordinator::StepPlan& plan);
+  void CheckArrived(const std::vector<SimWorker>& workers);
+  void CheckDevice(const SimWorker& worker, size_t rank, TierCopy::Kind kind, uint32_t place);
+  void CheckLower(const SimTier& held, size_t rank, const char* tier);
+  void CheckTierLedger(const char* tier, const coordinator::TierLedger& says,
+                       const coordinator::TierLedger& books, const TierContent& content);
+
   void OnTokens(const coordinator::Output& output, Life& life, TimeUs now);
   void OnEnd(const coordinator::Output& output, Life& life, TimeUs now);
   void OnFinished(const coordinator::Output& output, Life& life);
@@ -186,8 +238,13 @@ class Auditor {
   std::map<uint64_t, std::unique_ptr<Life>> lives_;  // by request
   std::vector<Place> places_;                        // by slot
   std::vector<uint32_t> page_users_;                 // places that have it
-  std::vector<Content> page_content_;
-  std::vector<Content> snapshot_content_;
+  TierContent device_;
+  TierContent host_;
+  TierContent disk_;
+  // What each name was first given to, in all engines of the run.
+  absl::flat_hash_map<UnitKey, Content> named_;
+  std::vector<CopyInFlight> copies_;
+  uint32_t restore_only_steps_ = 0;     // in a row, while somebody waits
   std::vector<uint32_t> resumed_from_;  // snapshots, in the plan that is looked at
   uint32_t decode_only_steps_ = 0;      // in a row, while an admitted prompt waits
   uint64_t last_uid_ = 0;

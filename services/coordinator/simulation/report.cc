@@ -1,5 +1,6 @@
 #include "services/coordinator/simulation/report.h"
 
+#include <iterator>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@ void Totals::Add(const Result& result) {
   time_us += result.time_us;
   tally.Add(result.tally);
   for (int i = 0; i < kFaultKinds; ++i) faults[i] += result.faults[i];
+  for (int i = 0; i < kTierFaultKinds; ++i) tier_faults[i] += result.tier_faults[i];
 }
 
 std::string Summary(const Totals& totals) {
@@ -51,14 +53,27 @@ std::string Summary(const Totals& totals) {
   line("snapshots", t.exports + t.answer_exports + t.last_exports,
        absl::StrCat("of prompts ", t.exports, ", of answers ", t.answer_exports,
                     ", after their end ", t.last_exports));
-  std::string faults;
-  uint64_t sum = 0;
-  for (int i = 1; i < kFaultKinds; ++i) {
-    sum += totals.faults[i];
-    absl::StrAppend(&faults, i == 1 ? "" : ", ", Name(static_cast<Fault>(i)), " ",
-                    totals.faults[i]);
-  }
-  line("faults", sum, faults);
+  using coordinator::CacheTier;
+  const auto copies_to = [&t](CacheTier tier) { return t.copies_to[static_cast<int>(tier)]; };
+  line("copies", std::accumulate(std::begin(t.copies_to), std::end(t.copies_to), uint64_t{0}),
+       absl::StrCat("to the device ", copies_to(CacheTier::kDevice), ", host ",
+                    copies_to(CacheTier::kHost), ", disk ", copies_to(CacheTier::kDisk),
+                    "; missing ", t.copies_missing, ", damaged ", t.copies_checksum));
+  line("restored", t.resumed_restored,
+       absl::StrCat("of the resumed, ", t.resumed_adopted, " from before a restart; ", t.adopted,
+                    " objects found on disk"));
+  const auto fault_line = [&line](const char* name, const auto& counts, auto kind_name) {
+    std::string parts;
+    uint64_t sum = 0;
+    for (size_t i = 1; i < std::size(counts); ++i) {
+      sum += counts[i];
+      absl::StrAppend(&parts, i == 1 ? "" : ", ", kind_name(i), " ", counts[i]);
+    }
+    line(name, sum, parts);
+  };
+  fault_line("faults", totals.faults, [](size_t i) { return Name(static_cast<Fault>(i)); });
+  fault_line("of tiers", totals.tier_faults,
+             [](size_t i) { return Name(static_cast<TierFault>(i)); });
   line("engines", t.engines, "");
   return text;
 }

@@ -14,6 +14,7 @@ struct Totals {
   TimeUs time_us = 0;  // virtual
   Tally tally;
   uint64_t faults[kFaultKinds] = {};
+  uint64_t tier_faults[kTierFaultKinds] = {};
 
   void Add(const Result& result);
 };

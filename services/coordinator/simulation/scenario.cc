@@ -23,6 +23,9 @@ constexpr uint64_t kFaultStream = 3;
 constexpr uint64_t kPromptStream = 4;
 constexpr uint64_t kScheduleStream = 6;  // 5: of the links
 constexpr uint64_t kSchedulingStream = 7;
+constexpr uint64_t kTierStream = 8;
+constexpr uint64_t kTierFaultStream = 9;
+constexpr uint64_t kDiskEndStream = 10;
 
 // Sequences that outgrow the pages that are left, so that others give up theirs.
 void MakeTight(Random& random, CoreConfig& config) {
@@ -49,6 +52,33 @@ void AddSpeculation(Random& random, CoreConfig& config) {
   config.num_speculative_tokens = random.Between(1, coordinator::kMaxDraftTokens);
   config.spec_dynamic = random.Permille(500);
   if (random.Permille(500)) config.spec_acceptance = coordinator::Acceptance::kCoupled;
+}
+
+// A device that a few conversations fill, so that much moves between the tiers.
+void MakeSmallDevice(Random& random, CoreConfig& config) {
+  config.page_tokens = 64;
+  config.max_model_len = random.Between(500, 2500);
+  const uint32_t context = (config.max_model_len + 63) / 64;
+  config.pages = context + random.Below(context / 2);
+  config.snapshots = random.Between(2, 10);
+  config.snapshot_policy.unit_tokens = 64;
+  config.snapshot_policy.block_tokens = 64 * random.OneOf({1, 2, 9});
+}
+
+// Room below the device for a part of what passes through it, or for all.
+void AddTiers(uint64_t seed, Tiers tiers, CoreConfig& config) {
+  Random random(seed, kTierStream);
+  const bool host = random.Permille(600), disk = random.Permille(500);
+  if (config.snapshots == 0 || tiers == Tiers::kDevice) return;
+  if (tiers == Tiers::kAsDrawn && !host) return;
+  if (random.Permille(700)) MakeSmallDevice(random, config);
+  const uint32_t context = (config.max_model_len + config.page_tokens - 1) / config.page_tokens;
+  config.host_pages = random.Between(1, random.OneOf({context / 2 + 1, 2 * context, 4 * context}));
+  config.host_snapshots = random.Between(1, random.OneOf({4, 40}));
+  config.copy_bytes_per_step = random.OneOf({1, 5, 50, 1000});
+  if (tiers == Tiers::kHost || (tiers == Tiers::kAsDrawn && !disk)) return;
+  config.disk_pages = random.Between(1, random.OneOf({context, 6 * context}));
+  config.disk_snapshots = random.Between(1, random.OneOf({4, 60}));
 }
 
 CoreConfig RandomConfig(Random& random, bool tight) {
@@ -232,6 +262,23 @@ class RandomFaults {
   bool engines_end_;
 };
 
+// In some runs no tier fails, in some often; more often on the way up, where there is less to do.
+class RandomTierFaults {
+ public:
+  explicit RandomTierFaults(uint64_t seed)
+      : random_(seed, kTierFaultStream), permille_(random_.OneOf({0, 0, 2, 10, 100})) {}
+
+  TierFault operator()(uint32_t, const TierCopy& copy) {
+    const uint32_t permille = copy.from > copy.to ? std::min(10 * permille_, 300u) : permille_;
+    if (permille == 0 || !random_.Permille(permille)) return TierFault::kNone;
+    return static_cast<TierFault>(random_.Between(1, kTierFaultKinds - 1));
+  }
+
+ private:
+  Random random_;
+  uint32_t permille_;
+};
+
 }  // namespace
 
 TimeUs CostModel::StepUs(const coordinator::StepPlan& plan) const {
@@ -242,6 +289,7 @@ TimeUs CostModel::StepUs(const coordinator::StepPlan& plan) const {
     context += row.position;
   }
   return static_cast<TimeUs>(step_us + uint64_t{row_us} * plan.rows.size() +
+                             uint64_t{copy_us} * plan.copies.size() +
                              (token_ns * tokens + context_ns * context) / 1000);
 }
 
@@ -288,7 +336,21 @@ Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens,
   return request;
 }
 
-Scenario RandomScenario(uint64_t seed) {
+namespace {
+
+// What the copies of one step take at most.
+TimeUs CopyUs(const Scenario& scenario) {
+  const CoreConfig& config = scenario.config;
+  if (config.host_pages == 0) return 0;
+  const uint64_t objects =
+      std::min<uint64_t>(config.copy_bytes_per_step, config.pages + config.host_pages) + 1;
+  return static_cast<TimeUs>(scenario.cost.copy_us * objects) +
+         SimDisk::kQueue * scenario.cost.disk_write_us;
+}
+
+}  // namespace
+
+Scenario RandomScenario(uint64_t seed, Tiers tiers) {
   Random random(seed, kEngineStream);
   Scenario scenario;
   scenario.seed = seed;
@@ -296,6 +358,7 @@ Scenario RandomScenario(uint64_t seed) {
   scenario.config = RandomConfig(random, tight);
   Random schedule(seed, kScheduleStream);
   DrawSchedule(schedule, scenario.config);
+  AddTiers(seed, tiers, scenario.config);
   const CoreConfig& config = scenario.config;
   scenario.ranks = random.OneOf({1, 2, 2, 4});
   scenario.model.vocab_size = config.vocab_size;
@@ -312,7 +375,8 @@ Scenario RandomScenario(uint64_t seed) {
   const CostModel& cost = scenario.cost;
   const TimeUs longest_us = cost.step_us + TimeUs{cost.row_us} * config.slots +
                             TimeUs{cost.token_ns} * config.max_num_batched_tokens / 1000 +
-                            TimeUs{cost.context_ns} * config.max_model_len * config.slots / 1000;
+                            TimeUs{cost.context_ns} * config.max_model_len * config.slots / 1000 +
+                            CopyUs(scenario);
   // Late is at most half of the deadline on top of the step and two ways.
   scenario.config.step_deadline_ms = static_cast<uint32_t>(longest_us / 200 + 100);
   const TimeUs decode_us = cost.step_us + TimeUs{cost.row_us} * config.slots;
@@ -324,6 +388,10 @@ Scenario RandomScenario(uint64_t seed) {
       RandomClients(seed, config, tight || random.Permille(250),
                     request_us * random.OneOf({2, 4, 8, 8, 12, 16}) / 8, decode_us);
   scenario.fault = RandomFaults(seed);
+  scenario.tier_fault = RandomTierFaults(seed);
+  scenario.clean_end = [random = Random(seed, kDiskEndStream)](uint32_t) mutable {
+    return random.Permille(500);
+  };
   return scenario;
 }
 
@@ -336,7 +404,10 @@ std::string Describe(const Scenario& scenario) {
                       " tokens, deadline ", config.step_deadline_ms, " ms, ", config.snapshots,
                       " snapshots, block ", config.snapshot_policy.block_tokens, ", ",
                       config.num_speculative_tokens, config.spec_dynamic ? " or fewer" : "",
-                      " drafts, ", scenario.model.draft_percent, " % right, prefill quantum ",
+                      " drafts, host tier ", config.host_pages, " pages and ",
+                      config.host_snapshots, " snapshots, disk ", config.disk_pages, " and ",
+                      config.disk_snapshots, ", ", config.copy_bytes_per_step, " copied a step, ",
+                      scenario.model.draft_percent, " % right, prefill quantum ",
                       config.prefill_quantum_ms, " ms, decode share ", config.min_decode_share);
 }
 

@@ -11,6 +11,7 @@
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/core/types.h"
 #include "services/coordinator/simulation/hash_model.h"
+#include "services/coordinator/simulation/sim_tiers.h"
 
 // Everything that a run is made of: the engine's configuration, who comes and what they do, how
 // long steps take, what goes wrong.
@@ -22,7 +23,9 @@ struct CostModel {
   uint32_t step_us = 2000;  // of any step
   uint32_t row_us = 100;    // of each row
   uint32_t token_ns = 50000;
-  uint32_t context_ns = 20;  // of each token before a row
+  uint32_t context_ns = 20;    // of each token before a row
+  uint32_t copy_us = 50;       // of each page or snapshot that moves between tiers
+  TimeUs disk_write_us = 200;  // of one of them on the disk, beside the steps
 
   TimeUs StepUs(const coordinator::StepPlan& plan) const;
 };
@@ -80,6 +83,8 @@ struct PlantedBugs {
   std::function<void(std::vector<coordinator::Output>&)> outputs;
   std::function<void(std::vector<UnitKey>&)> names;  // of units of answers, as the core gets them
   std::function<void(coordinator::Ledger&)> ledger;
+  std::function<void(std::vector<coordinator::CacheEntry>&)> adopted;  // as the core gets them
+  bool blind_workers = false;  // they do not compare what comes back from a lower tier
   bool deaf_to_cancel = false;
   bool deaf_to_pause = false;
 };
@@ -98,6 +103,9 @@ struct Scenario {
   // The next client in order of arrival, until there is none.
   std::function<std::optional<ClientScript>()> next_client;
   std::function<Fault(uint64_t epoch, uint64_t step, uint32_t rank)> fault;
+  std::function<TierFault(uint32_t rank, const TierCopy& copy)> tier_fault;
+  // When an engine ends, whether this rank has time to write what its disk still waits for.
+  std::function<bool(uint32_t rank)> clean_end;
   PlantedBugs bugs;
 };
 
@@ -108,9 +116,12 @@ std::function<std::optional<ClientScript>()> Clients(std::vector<ClientScript> c
 coordinator::Request MakeRequest(uint64_t seed, uint32_t prompt_tokens, uint32_t max_tokens,
                                  uint32_t vocab_size);
 
+// Which tiers of the prefix cache there are.
+enum class Tiers { kAsDrawn, kDevice, kHost, kDisk };
+
 // An engine, its clients and its misfortunes, all drawn from one number. Pools, budgets and queues
 // are small, so that everything that may run out does.
-Scenario RandomScenario(uint64_t seed);
+Scenario RandomScenario(uint64_t seed, Tiers tiers = Tiers::kAsDrawn);
 
 // One line.
 std::string Describe(const Scenario& scenario);

@@ -7,6 +7,8 @@
 
 namespace quartet::simulation {
 
+using coordinator::CacheTier;
+using coordinator::CopyOutcome;
 using coordinator::PlanRow;
 using coordinator::RowOutcome;
 using coordinator::StepCollector;
@@ -28,13 +30,16 @@ uint64_t Agreement(const StepPlan& plan, const std::vector<RowOutcome>& rows,
 
 }  // namespace
 
-SimWorker::SimWorker(const HashModel& model, const coordinator::CoreConfig& config, uint32_t rank)
+SimWorker::SimWorker(const HashModel& model, const coordinator::CoreConfig& config, uint32_t rank,
+                     SimDisk disk)
     : model_(model),
       config_(config),
       rank_(rank),
       slots_(config.slots),
       pages_(config.pages),
-      snapshots_(config.snapshots) {}
+      snapshots_(config.snapshots),
+      host_(config.host_pages, config.host_snapshots),
+      disk_(std::move(disk)) {}
 
 void SimWorker::Breach(std::string what) {
   if (breach_.empty()) breach_ = absl::StrCat("rank ", rank_, ": ", what);
@@ -97,7 +102,8 @@ void SimWorker::Close(uint64_t seq_uid) {
   *sequence = {};
 }
 
-StepCollector::Answer SimWorker::Execute(const StepPlan& plan) {
+StepCollector::Answer SimWorker::Execute(const StepPlan& plan, TimeUs now,
+                                         std::span<const TierFault> faults) {
   if (plan.epoch == config_.epoch && plan.step_id == last_.step_id && plan.step_id != 0) {
     return last_;
   }
@@ -107,6 +113,11 @@ StepCollector::Answer SimWorker::Execute(const StepPlan& plan) {
   answer.rank = rank_;
   answer.error = CheckPlan(plan);
   if (!answer.error.empty()) return answer;
+  copies_ready_ = now;
+  for (size_t i = 0; i < plan.copies.size(); ++i) {
+    const TierFault fault = i < faults.size() ? faults[i] : TierFault::kNone;
+    answer.copies.push_back(Copy(plan.copies[i], fault, now));
+  }
   for (const coordinator::Commit& commit : plan.commits) {
     Commit(*Find(commit.seq_uid), commit.export_at, commit.snapshot);
   }
@@ -124,10 +135,12 @@ std::string SimWorker::CheckPlan(const StepPlan& plan) {
   if (plan.step_id != last_.step_id + 1) {
     return absl::StrCat("step ", plan.step_id, " comes after ", last_.step_id);
   }
-  if (!plan.is_step()) return "the plan has neither row nor commit";
+  if (!plan.is_step()) return "the plan has neither row nor commit nor copy";
   row_uids_.clear();
   new_pages_.clear();
   exports_.clear();
+  copied_to_.clear();
+  if (std::string error = CheckCopies(plan.copies); !error.empty()) return error;
   for (const coordinator::Commit& commit : plan.commits) {
     if (std::string error = CheckCommit(commit); !error.empty()) {
       return absl::StrCat("commit of sequence ", commit.seq_uid, ": ", error);
@@ -166,6 +179,9 @@ std::string SimWorker::CheckExport(uint32_t snapshot, uint32_t tokens) {
   }
   if (std::ranges::find(exports_, snapshot) != exports_.end()) {
     return absl::StrCat("snapshot ", snapshot, " is written twice");
+  }
+  if (copied_to_.contains({CacheTier::kDevice, TierCopy::Kind::kSnapshot, snapshot})) {
+    return absl::StrCat("snapshot ", snapshot, " is written by a copy as well");
   }
   exports_.push_back(snapshot);
   return "";
@@ -236,6 +252,9 @@ std::string SimWorker::CheckPages(const PlanRow& row, const Sequence& sequence) 
     }
     if (std::find(new_pages_.begin(), new_pages_.end(), page) != new_pages_.end()) {
       return absl::StrCat("page ", page, " is given twice");
+    }
+    if (copied_to_.contains({CacheTier::kDevice, TierCopy::Kind::kPage, page})) {
+      return absl::StrCat("page ", page, " is written by a copy as well");
     }
     new_pages_.push_back(page);
   }

@@ -2,27 +2,39 @@
 #define QUARTET_SERVICES_COORDINATOR_SIMULATION_SIM_WORKER_H_
 
 #include <cstdint>
+#include <set>
+#include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/core/types.h"
 #include "services/coordinator/simulation/hash_model.h"
+#include "services/coordinator/simulation/sim_tiers.h"
 
 namespace quartet::simulation {
 
 // One rank with the hash model in it, which keeps states in slots and entries in pages as a shard
-// worker does, follows the same protocol, and refuses what a shard worker could not do. What it
-// refuses comes back as the error of the step; what it could not even answer is a breach.
+// worker does, and both under their names in host memory and on its disk; follows the same
+// protocol, and refuses what a shard worker could not do. What it refuses comes back as the error
+// of the step; what it could not even answer is a breach.
 class SimWorker {
  public:
-  SimWorker(const HashModel& model, const coordinator::CoreConfig& config, uint32_t rank);
+  // `disk`: what the rank before it has left.
+  SimWorker(const HashModel& model, const coordinator::CoreConfig& config, uint32_t rank,
+            SimDisk disk = {});
 
   void Open(const coordinator::SequenceOpen& open);
   void Close(uint64_t seq_uid);
   // The last step id again returns the stored answer and changes nothing.
-  coordinator::StepCollector::Answer Execute(const coordinator::StepPlan& plan);
+  // `faults`: of the plan's copies; those behind its end go well.
+  coordinator::StepCollector::Answer Execute(const coordinator::StepPlan& plan, TimeUs now = 0,
+                                             std::span<const TierFault> faults = {});
+  // When the last step's copies had all that they waited for.
+  TimeUs copies_ready() const { return copies_ready_; }
 
   // The first open or close that did not fit; empty if all did.
   const std::string& breach() const { return breach_; }
@@ -47,6 +59,21 @@ class SimWorker {
   }
   uint32_t slots_used() const;
   uint32_t pages_used() const;
+
+  // What lies at a place of the device: the sum of a page's entries, or a state, and after how many
+  // tokens that is. Both 0 where nothing was written.
+  uint64_t PageEntries(uint32_t page) const {
+    return pages_[page].up_to.empty() ? 0 : pages_[page].up_to.back();
+  }
+  std::pair<uint64_t, uint32_t> SnapshotState(uint32_t snapshot) const {
+    return {snapshots_[snapshot].state, snapshots_[snapshot].tokens};
+  }
+  const SimTier& host() const { return host_; }
+  const SimDisk& disk() const { return disk_; }
+  // The rank is no more.
+  SimDisk TakeDisk() && { return std::move(disk_); }
+  // For tests: what comes back from a lower tier is taken as it is.
+  void BelieveEverything() { compares_checksums_ = false; }
 
  private:
   struct Page {
@@ -73,6 +100,13 @@ class SimWorker {
   void Write(const Sequence& sequence, uint32_t position, int32_t token);
   Sequence* Find(uint64_t seq_uid);
 
+  uint32_t Places(coordinator::CacheTier tier, TierCopy::Kind kind) const;
+  std::string CheckCopies(const std::vector<TierCopy>& copies);
+  coordinator::CopyOutcome Copy(const TierCopy& copy, TierFault fault, TimeUs now);
+  coordinator::CopyOutcome Down(const TierCopy& copy, TierFault fault, TimeUs now);
+  coordinator::CopyOutcome Up(const TierCopy& copy, TierFault fault);
+  coordinator::CopyOutcome Compare(const StoredObject& object, const TierCopy& copy) const;
+
   std::string CheckPlan(const coordinator::StepPlan& plan);
   std::string CheckRow(const coordinator::PlanRow& row);
   std::string CheckPages(const coordinator::PlanRow& row, const Sequence& sequence);
@@ -91,6 +125,11 @@ class SimWorker {
   std::vector<uint64_t> row_uids_;   // of the plan that is checked
   std::vector<uint32_t> new_pages_;  // as well
   std::vector<uint32_t> exports_;    // as well
+  std::set<std::tuple<coordinator::CacheTier, TierCopy::Kind, uint32_t>> copied_to_;  // as well
+  SimTier host_;
+  SimDisk disk_;
+  bool compares_checksums_ = true;
+  TimeUs copies_ready_ = 0;
   coordinator::StepCollector::Answer last_;
   std::string breach_;
 };

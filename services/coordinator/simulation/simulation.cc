@@ -52,6 +52,13 @@ std::string RowName(const PlanRow& row) {
   return name;
 }
 
+std::string CopyName(const TierCopy& copy) {
+  constexpr const char* kTiers[] = {"nowhere", "device", "host", "disk"};
+  return absl::StrCat(copy.kind == TierCopy::Kind::kPage ? "page from " : "snapshot from ",
+                      kTiers[static_cast<int>(copy.from)], " to ",
+                      kTiers[static_cast<int>(copy.to)]);
+}
+
 const char* Name(StepCollector::Verdict::Kind verdict) {
   switch (verdict) {
     case StepCollector::Verdict::Kind::kWaiting:
@@ -76,7 +83,12 @@ Simulation::Simulation(Scenario scenario, Trace::Listener listener)
       trace_(std::move(listener)),
       auditor_(scenario_.model),
       next_epoch_(scenario_.config.epoch),
-      collector_(scenario_.ranks) {}
+      collector_(scenario_.ranks) {
+  const CoreConfig& config = scenario_.config;
+  for (uint32_t rank = 0; rank < scenario_.ranks; ++rank) {
+    disks_.emplace_back(config.disk_pages, config.disk_snapshots, scenario_.cost.disk_write_us);
+  }
+}
 
 Result Simulation::Run(uint64_t max_steps) {
   max_steps_ = max_steps;
@@ -98,6 +110,7 @@ Result Simulation::Run(uint64_t max_steps) {
   }
   if (auditor_.violation().empty() && core_.has_value()) {
     auditor_.CheckIdle(core_->GetLedger(), workers_);
+    auditor_.CheckTiers(workers_);
     if (std::string error = core_->CheckIndex(); !error.empty()) auditor_.Violate(error);
   }
 
@@ -109,6 +122,7 @@ Result Simulation::Run(uint64_t max_steps) {
   result.time_us = now_;
   result.tally = auditor_.tally();
   std::copy(std::begin(faults_), std::end(faults_), std::begin(result.faults));
+  std::copy(std::begin(tier_faults_), std::end(tier_faults_), std::begin(result.tier_faults));
   return result;
 }
 
@@ -234,6 +248,7 @@ void Simulation::NameAnswer(Client& client, const Output& output) {
   if (!client.names.has_value() || output.tokens.empty()) return;
   std::vector<UnitKey> keys = client.names->Append(output.tokens);
   if (scenario_.bugs.names) scenario_.bugs.names(keys);
+  auditor_.OnUnitKeys(client.request, keys);
   core_->OnUnitKeys(client.request, keys);
 }
 
@@ -346,7 +361,10 @@ void Simulation::Turn() {
   if (scenario_.bugs.ledger) scenario_.bugs.ledger(ledger);
   if (auditor_.violation().empty()) auditor_.CheckBooks(ledger);
   std::string error = core_->CheckInvariants();
-  if (error.empty() && ++turns_ % kTurnsPerIndexCheck == 0) error = core_->CheckIndex();
+  if (error.empty() && ++turns_ % kTurnsPerIndexCheck == 0) {
+    error = core_->CheckIndex();
+    if (!core_->step_in_flight()) auditor_.CheckTiers(workers_);
+  }
   if (!error.empty()) auditor_.Violate(error);
 }
 
@@ -361,8 +379,10 @@ void Simulation::On(Ready&) {
   engine_ending_ = false;
   workers_.clear();
   for (uint32_t rank = 0; rank < scenario_.ranks; ++rank) {
-    workers_.emplace_back(scenario_.model, config, rank);
+    workers_.emplace_back(scenario_.model, config, rank, std::move(disks_[rank]));
+    if (scenario_.bugs.blind_workers) workers_.back().BelieveEverything();
   }
+  Adopt();
 }
 
 void Simulation::RunNextStep() {
@@ -404,6 +424,14 @@ void Simulation::TracePlan(const StepPlan& plan) {
           .b = commit.export_at,
           .c = commit.snapshot});
   }
+  for (const TierCopy& copy : plan.copies) {
+    Note({.kind = Kind::kCopy,
+          .step = plan.step_id,
+          .a = copy.from_place,
+          .b = copy.to_place,
+          .c = copy.n_tokens,
+          .note = CopyName(copy)});
+  }
   for (const PlanRow& row : plan.rows) {
     Note({.kind = Kind::kRow,
           .step = plan.step_id,
@@ -433,12 +461,16 @@ void Simulation::Execute(StepPlan plan) {
     if (!plan.is_step()) continue;
     const Fault fault =
         scenario_.fault ? scenario_.fault(plan.epoch, plan.step_id, rank) : Fault::kNone;
-    Send(worker.Execute(told), fault, step_us);
+    const std::vector<TierFault> tier_faults = DrawTierFaults(told, rank);
+    Answer answer = worker.Execute(told, now_, tier_faults);
+    const TimeUs waited_us = std::max<TimeUs>(worker.copies_ready() - now_, 0);
+    const bool slow = std::ranges::find(tier_faults, TierFault::kSlow) != tier_faults.end();
+    Send(std::move(answer), fault, step_us + waited_us, slow);
   }
   if (plan.is_step()) sent_ = std::move(plan);
 }
 
-void Simulation::Send(Answer answer, Fault fault, TimeUs step_us) {
+void Simulation::Send(Answer answer, Fault fault, TimeUs step_us, bool slow) {
   // One rank has nobody to disagree with.
   if (fault == Fault::kWrongHash && scenario_.ranks == 1) fault = Fault::kNone;
   if (fault != Fault::kNone) {
@@ -452,7 +484,7 @@ void Simulation::Send(Answer answer, Fault fault, TimeUs step_us) {
   const TimeUs late = on_time + links_.Below(spread);
   switch (fault) {
     case Fault::kNone:
-      events_.Push(on_time, Answered{std::move(answer)});
+      events_.Push(slow ? late : on_time, Answered{std::move(answer)});
       return;
     case Fault::kLate:
       events_.Push(late, Answered{std::move(answer)});
@@ -548,6 +580,7 @@ void Simulation::EndEngine(const std::string& message) {
     auditor_.Violate("I8: the engine has ended, and requests are open");
   }
   core_.reset();
+  LeaveDisks();
   collector_ = StepCollector(scenario_.ranks);
   events_.Push(now_ + scenario_.restart_us, Ready{});
 }

@@ -40,6 +40,7 @@ struct Result {
   TimeUs time_us = 0;   // virtual
   Tally tally;
   uint64_t faults[kFaultKinds] = {};
+  uint64_t tier_faults[kTierFaultKinds] = {};
 
   bool ok() const { return violation.empty(); }
 };
@@ -126,7 +127,13 @@ class Simulation {
   void RunNextStep();
   void TracePlan(const coordinator::StepPlan& plan);
   void Execute(coordinator::StepPlan plan);
-  void Send(Answer answer, Fault fault, TimeUs step_us);
+  // slow: one of its copies is.
+  void Send(Answer answer, Fault fault, TimeUs step_us, bool slow);
+  // What goes wrong with the plan's copies at this rank.
+  std::vector<TierFault> DrawTierFaults(const coordinator::StepPlan& plan, uint32_t rank);
+  // The disks of the engine that ends, and what the next one finds on them.
+  void LeaveDisks();
+  void Adopt();
   void PauseSlowClients();
   bool AnyPaused() const;
   void EndEngine(const std::string& message);
@@ -151,6 +158,7 @@ class Simulation {
   std::optional<coordinator::Core> core_;  // while an engine is ready
   coordinator::StepCollector collector_;
   std::vector<SimWorker> workers_;  // by rank
+  std::vector<SimDisk> disks_;      // by rank, between two engines
   coordinator::StepPlan sent_;      // the step in flight
   TimeUs step_deadline_ = 0;
   uint64_t turns_ = 0;
@@ -161,6 +169,7 @@ class Simulation {
   std::map<uint64_t, uint64_t> request_of_;  // by client number
   uint64_t next_client_ = 1;
   uint64_t faults_[kFaultKinds] = {};
+  uint64_t tier_faults_[kTierFaultKinds] = {};
   bool keep_records_ = false;
   std::vector<std::unique_ptr<ClientRecord>> records_;
 };

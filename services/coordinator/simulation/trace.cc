@@ -17,6 +17,8 @@ std::string What(const TraceEvent& e) {
   switch (e.kind) {
     case Kind::kReady:
       return absl::StrCat("ready in epoch ", e.a);
+    case Kind::kAdopt:
+      return absl::StrCat("  on all disks lie ", e.a, " objects, ", e.b, " are in the index");
     case Kind::kSubmit:
       return absl::StrCat("request ", e.who, " comes: prompt ", e.a, ", max_tokens ", e.b);
     case Kind::kRefuse:
@@ -39,6 +41,8 @@ std::string What(const TraceEvent& e) {
     case Kind::kPlan:
       if (e.step == 0) return "no step, closes alone";
       return absl::StrFormat("step %d: %d rows, %d tokens, hash %016x", e.step, e.a, e.b, e.c);
+    case Kind::kCopy:
+      return absl::StrCat("  copy ", e.note, ", place ", e.a, " to ", e.b, ", ", e.c, " tokens");
     case Kind::kRow:
       return absl::StrCat("  seq ", e.a, " ", e.note, " at ", e.b, ", ", e.c, " tokens");
     case Kind::kFault:

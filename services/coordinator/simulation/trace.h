@@ -15,6 +15,7 @@ using coordinator::TimeUs;
 struct TraceEvent {
   enum class Kind {
     kReady,      // a = epoch
+    kAdopt,      // a = objects that all disks have, b = of these, in the index now
     kSubmit,     // who = request, a = prompt tokens, b = max_tokens
     kRefuse,     // a = prompt tokens, note = why
     kCancel,     // who = request, note = why
@@ -25,6 +26,7 @@ struct TraceEvent {
     kResume,     // a = seq_uid, b = tokens, c = snapshot
     kCommit,     // step, a = seq_uid, b = export at, c = snapshot
     kPlan,       // step, a = rows, b = tokens, c = plan hash
+    kCopy,       // step, a = from place, b = to place, c = tokens, note = what and where
     kRow,        // step, a = seq_uid, b = position, c = tokens, note = kind and exports
     kFault,      // step, a = rank, note = which
     kAnswer,     // step, a = rank, b = agreement hash, note = what the collector said
