@@ -132,7 +132,19 @@ TEST_F(AuditorTest, I11AStepPlannedWhileAnotherIsInFlight) {
   Submit(1, 4000);
   auditor_.OnPlan(Chunk(1, 0, 64));
   auditor_.OnPlan(Chunk(1, 64, 64));
-  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a step is planned while another is in flight"));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a step is planned while the workers hold 1"));
+}
+
+TEST_F(AuditorTest, I11AThirdStepWhereTwoMayBeInFlight) {
+  ++config_.epoch;
+  config_.steps_in_flight = 2;
+  auditor_.OnEngine(config_, 1);
+  Submit(1, 4000);
+  auditor_.OnPlan(Chunk(1, 0, 64));
+  auditor_.OnPlan(Chunk(1, 64, 64));
+  EXPECT_EQ(auditor_.violation(), "");
+  auditor_.OnPlan(Chunk(1, 128, 64));
+  EXPECT_THAT(auditor_.violation(), HasSubstr("I11: a step is planned while the workers hold 2"));
 }
 
 TEST_F(AuditorTest, I11AResultThatIsTakenTwice) {

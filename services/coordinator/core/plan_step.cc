@@ -68,7 +68,12 @@ void Core::DraftDecodeRows() {
   // Growing may remove sequences from the end of the list, never the ones before this one.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (!sequence.decodes() || sequence.tokens_left(config_.max_model_len) == 0) continue;
+    if (!sequence.decodes()) continue;
+    // The row in flight says its last token, or may have filled the context.
+    if (sequence.tokens_left(config_.max_model_len) == 0 ||
+        sequence.next_position() >= config_.max_model_len) {
+      continue;
+    }
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
     if (!GrowPages(sequence, sequence.next_position() + 1)) continue;
     AddDraft(sequence, 1, first_new_page);

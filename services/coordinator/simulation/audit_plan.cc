@@ -30,7 +30,10 @@ Auditor::Place* Auditor::FindPlace(uint64_t uid) {
 }
 
 void Auditor::OnPlan(const StepPlan& plan) {
-  if (in_flight_ != 0) return Violate("I11: a step is planned while another is in flight");
+  if (in_flight_.size() >= config_.steps_in_flight) {
+    return Violate(
+        absl::StrCat("I11: a step is planned while the workers hold ", in_flight_.size()));
+  }
   if (plan.epoch != config_.epoch) {
     return Violate(absl::StrCat("I11: a plan of epoch ", plan.epoch, " in ", config_.epoch));
   }
@@ -53,9 +56,11 @@ void Auditor::OnPlan(const StepPlan& plan) {
 
   ++books_.steps;
   ++tally_.steps;
-  in_flight_ = plan.step_id;
-  answered_hash_.assign(ranks_, std::nullopt);
-  answered_rows_.clear();
+  plan_ = plan.step_id;
+  in_flight_.push_back(
+      {.id = plan.step_id, .hashes = std::vector<std::optional<uint64_t>>(ranks_)});
+  tally_.steps_behind_others += in_flight_.size() > 1;
+  for (Place& place : places_) place.commits = false;
   OnCopies(plan);
   for (const coordinator::Commit& commit : plan.commits) OnCommit(commit);
   uint64_t tokens = 0;
@@ -202,9 +207,13 @@ void Auditor::OnCommit(const coordinator::Commit& commit) {
   if (place == nullptr) return Violate("I3: " + name + ", which is not open");
   if (std::exchange(place->commits, true)) return Violate("I10: two times a " + name);
   if (commit.export_at == 0) return;
-  if (commit.export_at <= place->committed || commit.export_at > place->absorbed) {
+  // A window in flight takes in what was before it.
+  const Row* ahead = place->Ahead(plan_);
+  const uint32_t from = ahead == nullptr ? place->committed : place->absorbed;
+  const uint32_t to = place->AbsorbedBehind(ahead);
+  if (commit.export_at <= from || commit.export_at > to) {
     return Violate(absl::StrCat("I2: ", name, " does not come by ", commit.export_at,
-                                ", it goes from ", place->committed, " to ", place->absorbed));
+                                ", it goes from ", from, " to ", to));
   }
   if (place->life == nullptr && commit.export_at > place->ended->text_tokens) {
     return Violate(absl::StrCat("I7: ", name, " exports ", commit.export_at,
@@ -227,11 +236,19 @@ void Auditor::OnExport(uint32_t snapshot, uint32_t tokens, Place& place) {
     return Violate("I3: " + name + " is written while it is copied");
   }
   for (const Place& other : places_) {
-    if (!other.exported.has_value() || other.exported->snapshot != snapshot) continue;
-    return Violate("I3: " + name + " is written twice in one step");
+    for (const Row& row : other.rows) {
+      if (!row.exported.has_value() || row.exported->snapshot != snapshot) continue;
+      return Violate("I3: " + name + " is written twice in the steps in flight");
+    }
   }
   device_.snapshots[snapshot] = {};
-  place.exported = Export{snapshot, tokens};
+  RowOfPlan(place).exported = Export{snapshot, tokens};
+}
+
+// The place's entry of the plan that is looked at.
+Auditor::Row& Auditor::RowOfPlan(Place& place) {
+  if (place.rows.empty() || place.rows.back().step != plan_) place.rows.push_back({.step = plan_});
+  return place.rows.back();
 }
 
 void Auditor::OnRow(const PlanRow& row) {
@@ -251,12 +268,13 @@ void Auditor::OnRow(const PlanRow& row) {
                                 row.n_tokens, " tokens)"));
   }
   TakePages(row, *place);
-  place->row_tokens = row.n_tokens;
-  place->row_samples = row.sample;
-  place->row_verifies = row.kind == PlanRow::Kind::kVerify;
-  place->row_chain = row.draft_chain;
+  Row& kept = RowOfPlan(*place);
+  kept.tokens = row.n_tokens;
+  kept.samples = row.sample;
+  kept.verifies = row.kind == PlanRow::Kind::kVerify;
+  kept.chain = row.draft_chain;
   for (const coordinator::SnapshotExport& exported : row.exports) {
-    if (place->row_verifies || exported.offset != row.n_tokens || place->exported.has_value()) {
+    if (kept.verifies || exported.offset != row.n_tokens || kept.exported.has_value()) {
       return Violate(absl::StrCat("I2: seq ", row.seq_uid, " exports inside of a row"));
     }
     OnExport(exported.snapshot, row.position + exported.offset, *place);
@@ -265,12 +283,18 @@ void Auditor::OnRow(const PlanRow& row) {
 
 std::string Auditor::RowError(const PlanRow& row, Place& place) {
   if (row.slot >= places_.size() || &places_[row.slot] != &place) return "I3: it has another slot";
-  if (place.row_tokens != 0) return "I10: it has two rows";
-  if (row.n_tokens == 0) return "I9: the row is empty";
-  if (row.position != place.absorbed) {
-    return absl::StrCat("I1: ", place.absorbed, " tokens are absorbed");
+  if (!place.rows.empty() && place.rows.back().step == plan_ && place.rows.back().tokens != 0) {
+    return "I10: it has two rows";
   }
-  const uint32_t known = place.life->known();
+  if (row.n_tokens == 0) return "I9: the row is empty";
+  const Row* ahead = place.Ahead(plan_);
+  const uint32_t absorbed = place.AbsorbedBehind(ahead);
+  if (row.position != absorbed) {
+    return absl::StrCat("I1: ", absorbed, " tokens are absorbed",
+                        ahead != nullptr ? " with the step in flight" : "");
+  }
+  // The last token is drawn by the step in flight, and not absorbed.
+  const uint32_t known = ahead != nullptr && ahead->samples ? absorbed + 1 : place.life->known();
   const uint32_t end = row.position + row.n_tokens - row.draft_tokens;
   if (row.draft_tokens >= row.n_tokens) return "I10: it has no token but drafts";
   if (end > known) return absl::StrCat("I10: ", known, " tokens are known");
@@ -290,8 +314,12 @@ std::string Auditor::RowTokensError(const PlanRow& row, Place& place) {
   Life& life = *place.life;
   if (row.from_device) {
     if (life.paused) return "I9: its client does not read";
-    const bool decodes =
-        row.kind == (row.n_tokens == 1 ? PlanRow::Kind::kDecode : PlanRow::Kind::kVerify);
+    // Behind a window of which it is not known how far it comes there is a window.
+    const Row* ahead = place.Ahead(plan_);
+    const bool window =
+        row.n_tokens > 1 || (ahead != nullptr && ahead->verifies && ahead->tokens > 1);
+    const bool decodes = row.kind == (window ? PlanRow::Kind::kVerify : PlanRow::Kind::kDecode) &&
+                         place.DecodesBehind(ahead);
     return decodes && row.sample && row.position > 0 ? ""
                                                      : "I10: only a decode row takes the "
                                                        "device's token";
@@ -312,8 +340,10 @@ std::string Auditor::DraftsError(const PlanRow& row, Place& place) {
   Life& life = *place.life;
   const uint32_t longest = config_.num_speculative_tokens;
   if (row.draft_tokens > 0 && row.kind != PlanRow::Kind::kVerify) return "I10: drafts in no window";
-  if (row.draft_tokens > place.drafts) {
-    return absl::StrCat("I10: ", row.draft_tokens, " drafts, ", place.drafts, " were made");
+  const Row* ahead = place.Ahead(plan_);
+  const uint32_t drafts = ahead != nullptr ? ahead->chain : place.drafts;
+  if (row.draft_tokens > drafts) {
+    return absl::StrCat("I10: ", row.draft_tokens, " drafts, ", drafts, " were made");
   }
   if (row.draft_chain > (row.sample ? longest : 0))
     return "I10: a chain of more drafts than may be";
@@ -324,8 +354,10 @@ std::string Auditor::DraftsError(const PlanRow& row, Place& place) {
   }
   const uint32_t room = config_.max_model_len - life.alone.prompt_tokens();
   const uint32_t most = life.request.max_tokens == 0 ? room : life.request.max_tokens;
-  if (row.sample && life.told + 1 + row.draft_tokens > most) {
-    return absl::StrCat("I7: ", row.draft_tokens, " drafts, it may say ", most - life.told);
+  // The step in flight says one at least.
+  const uint32_t told = life.told + (ahead != nullptr && ahead->samples ? 1 : 0);
+  if (row.sample && told + 1 + row.draft_tokens > most) {
+    return absl::StrCat("I7: ", row.draft_tokens, " drafts, it may say ", most - told);
   }
   return "";
 }
@@ -357,15 +389,15 @@ void Auditor::CheckProgress(bool has_prompt_rows) {
   bool prompt_waits = false;
   for (Place& place : places_) {
     if (place.life == nullptr) continue;
-    if (place.row_tokens != 0) {
+    if (!place.rows.empty() && place.rows.back().step == plan_ && place.rows.back().tokens != 0) {
       place.idle_plans = 0;
       continue;
     }
-    if (place.decodes) {
-      if (place.life->paused) continue;
+    if (place.DecodesBehind(place.Ahead(plan_))) {
+      if (place.life->paused || MayRest(place)) continue;
       return Violate(absl::StrCat("I9: request ", place.life->id, " decodes and has no row"));
     }
-    prompt_waits = true;
+    prompt_waits = prompt_waits || !CopiesRun();
     if (has_prompt_rows && ++place.idle_plans >= coordinator::kProgressPlans) {
       return Violate(absl::StrCat("I9: request ", place.life->id, " is admitted and has no row in ",
                                   place.idle_plans, " plans with rows of other prompts"));
@@ -378,15 +410,29 @@ void Auditor::CheckProgress(bool has_prompt_rows) {
   }
 }
 
+// Whether a sequence that decodes needs no row: it says its last token with the step in flight, or
+// the page that it needs is held by copies in flight.
+bool Auditor::MayRest(const Place& place) const {
+  if (CopiesRun()) return true;
+  const Row* ahead = place.Ahead(plan_);
+  if (ahead == nullptr) return false;
+  Life& life = *place.life;
+  const uint32_t room = config_.max_model_len - life.alone.prompt_tokens();
+  const uint32_t most = life.request.max_tokens == 0 ? room : life.request.max_tokens;
+  return life.told + 1 >= most || place.AbsorbedBehind(ahead) >= config_.max_model_len;
+}
+
 void Auditor::OnAnswer(const StepCollector::Answer& answer) {
-  if (answer.epoch != config_.epoch || answer.step_id != in_flight_ || !answer.error.empty() ||
+  const auto step = std::ranges::find(in_flight_, answer.step_id, &Step::id);
+  if (answer.epoch != config_.epoch || step == in_flight_.end() || !answer.error.empty() ||
       answer.rank >= ranks_) {
     return;
   }
-  auto& hash = answered_hash_[answer.rank];
+  auto& hash = step->hashes[answer.rank];
   if (hash.has_value()) return;
   hash = answer.agreement_hash;
-  if (answer.rank == 0) answered_rows_ = answer.rows;
+  if (answer.rank == 0) step->rows = answer.rows;
+  if (answer.step_id != copies_step_) return;
   for (size_t i = 0; i < copies_.size(); ++i) {
     const bool said = i < answer.copies.size();
     copies_[i].worst =
@@ -395,56 +441,59 @@ void Auditor::OnAnswer(const StepCollector::Answer& answer) {
 }
 
 void Auditor::OnApplied(uint64_t epoch, uint64_t step_id, bool taken) {
-  if (epoch != config_.epoch || step_id != in_flight_ || in_flight_ == 0 || !taken) {
+  const uint64_t oldest = in_flight_.empty() ? 0 : in_flight_.front().id;
+  if (epoch != config_.epoch || step_id != oldest || oldest == 0 || !taken) {
     return Violate(absl::StrCat("I11: a result of epoch ", epoch, ", step ", step_id, " is ",
-                                taken ? "taken" : "refused", ", in flight is step ", in_flight_,
+                                taken ? "taken" : "refused", ", in flight is step ", oldest,
                                 " of epoch ", config_.epoch));
   }
-  for (const std::optional<uint64_t>& hash : answered_hash_) {
-    if (hash.has_value() && hash == answered_hash_.front()) continue;
+  const Step step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  for (const std::optional<uint64_t>& hash : step.hashes) {
+    if (hash.has_value() && hash == step.hashes.front()) continue;
     return Violate(absl::StrCat("I4: step ", step_id,
                                 " counts, and not all ranks have answered "
                                 "with the same hash"));
   }
-  in_flight_ = 0;
-  ApplyCopies();
+  if (step_id == copies_step_) ApplyCopies();
   for (Place& place : places_) {
-    place.commits = false;
-    if (place.uid != 0) ApplyRow(place);
+    if (place.rows.empty() || place.rows.front().step != step_id) continue;
+    const Row row = place.rows.front();
+    place.rows.erase(place.rows.begin());
+    ApplyRow(place, row, step);
   }
 }
 
 // What the step did for one sequence.
-void Auditor::ApplyRow(Place& place) {
-  const std::optional<Export> exported = std::exchange(place.exported, std::nullopt);
-  const uint32_t row_tokens = std::exchange(place.row_tokens, 0);
+void Auditor::ApplyRow(Place& place, const Row& row, const Step& step) {
+  const std::optional<Export>& exported = row.exported;
   if (place.life == nullptr || place.life->cancelled || place.life->truncated.has_value()) {
-    // What a row did after its request had ended is nobody's.
-    if (row_tokens != 0) {
-      place.committed = place.absorbed;
-    } else if (exported.has_value() && place.ended != nullptr) {
+    // What a row did after its request had ended is nobody's, but it took what was before it into
+    // the live state.
+    if (row.tokens != 0) place.committed = place.absorbed;
+    if (exported.has_value() && place.ended != nullptr &&
+        exported->tokens <= std::min(place.absorbed, place.ended->text_tokens)) {
       Content& content = device_.snapshots[exported->snapshot];
       content = ContentOf(*place.ended, exported->tokens);
       content.pending = 0;
     }
     return;
   }
-  if (row_tokens == 0) return;
+  if (row.tokens == 0) return;
   Life& life = *place.life;
   const uint32_t before = place.absorbed;
-  place.row_tokens = row_tokens;
-  if (place.row_samples) {
-    ApplyTokens(place, life);
+  if (row.samples) {
+    ApplyTokens(place, life, row, step);
   } else {
-    place.absorbed += row_tokens;
+    place.absorbed += row.tokens;
     place.committed = place.absorbed;
   }
-  place.row_tokens = 0;
   if (life.failing) return;  // the row did not count
-  place.decodes = place.decodes || place.row_samples;
-  place.drafts = place.row_chain;
+  place.decodes = place.decodes || row.samples;
+  place.drafts = row.chain;
   FillPages(place, life, before);
-  if (exported.has_value()) {
+  // A window before it may have come less far than it could.
+  if (exported.has_value() && exported->tokens <= place.committed) {
     Content& content = device_.snapshots[exported->snapshot];
     content = ContentOf(life, exported->tokens);
     ++(exported->tokens > life.alone.prompt_tokens() ? tally_.answer_exports : tally_.exports);
@@ -456,19 +505,19 @@ void Auditor::ApplyRow(Place& place) {
 }
 
 // A row that drew tokens: one, or in a window one more than drafts were accepted.
-void Auditor::ApplyTokens(Place& place, Life& life) {
-  const auto row = std::ranges::find(answered_rows_, place.uid, &coordinator::RowOutcome::seq_uid);
-  const auto drawn = row == answered_rows_.end() ? 0 : static_cast<uint32_t>(row->tokens.size());
+void Auditor::ApplyTokens(Place& place, Life& life, const Row& row, const Step& step) {
+  const auto answer = std::ranges::find(step.rows, place.uid, &coordinator::RowOutcome::seq_uid);
+  const auto drawn = answer == step.rows.end() ? 0 : static_cast<uint32_t>(answer->tokens.size());
   const uint32_t known = life.known();
-  if (!place.row_verifies || drawn == 0) {
+  if (!row.verifies || drawn == 0) {
     // Perhaps the text breaks off here, or in the window that begins here.
-    const uint32_t looked_at = place.row_verifies ? place.row_tokens : 1;
+    const uint32_t looked_at = row.verifies ? row.tokens : 1;
     for (uint32_t i = 0; i < looked_at && !life.failing; ++i) {
       life.failing = life.alone.Token(known + i) == HashModel::kNan;
     }
     if (life.failing) return;
   }
-  const uint32_t tokens = place.row_verifies ? std::clamp(drawn, 1u, place.row_tokens) : 1;
+  const uint32_t tokens = row.verifies ? std::clamp(drawn, 1u, row.tokens) : 1;
   uint32_t said = 0;
   while (said < tokens) {
     const int32_t token = life.alone.Token(known + said);
@@ -476,12 +525,12 @@ void Auditor::ApplyTokens(Place& place, Life& life) {
     if (Ending(life, token, life.told + said).has_value()) break;
   }
   life.due += said;
-  place.committed = place.row_verifies ? place.absorbed : place.absorbed + place.row_tokens;
-  place.absorbed += place.row_verifies ? tokens : place.row_tokens;
-  if (!place.row_verifies) return;
+  place.committed = row.verifies ? place.absorbed : place.absorbed + row.tokens;
+  place.absorbed += row.verifies ? tokens : row.tokens;
+  if (!row.verifies || row.tokens == 1) return;
   const uint32_t used = std::min(tokens - 1, said);
   ++books_.spec_drafts;
-  books_.spec_draft_tokens += place.row_tokens - 1;
+  books_.spec_draft_tokens += row.tokens - 1;
   books_.spec_accepted_tokens += used;
   for (uint32_t i = 0; i < used; ++i) ++books_.spec_accepted_at[i];
   ++tally_.windows[tokens - 1];

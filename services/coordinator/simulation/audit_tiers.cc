@@ -87,6 +87,9 @@ void Auditor::OnUnitKeys(uint64_t id, const std::vector<UnitKey>& keys) {
 }
 
 void Auditor::OnCopies(const StepPlan& plan) {
+  if (plan.copies.empty()) return CheckRestores(plan);
+  if (copies_step_ != 0) return Violate("I10: copies are planned while others are in flight");
+  copies_step_ = plan.step_id;
   copies_.clear();
   for (const TierCopy& copy : plan.copies) {
     if (const std::string error = CopyError(copy); !error.empty()) {
@@ -161,12 +164,12 @@ std::string Auditor::OriginError(const TierCopy& copy, const Content& content) c
 }
 
 bool Auditor::IsCopied(TierCopy::Kind kind, uint32_t device_place) const {
-  return std::ranges::any_of(copies_, [&](const CopyInFlight& in_flight) {
-    const TierCopy& copy = in_flight.copy;
-    return copy.kind == kind &&
-           ((copy.from == CacheTier::kDevice && copy.from_place == device_place) ||
-            (copy.to == CacheTier::kDevice && copy.to_place == device_place));
-  });
+  return copies_step_ != 0 && std::ranges::any_of(copies_, [&](const CopyInFlight& in_flight) {
+           const TierCopy& copy = in_flight.copy;
+           return copy.kind == kind &&
+                  ((copy.from == CacheTier::kDevice && copy.from_place == device_place) ||
+                   (copy.to == CacheTier::kDevice && copy.to_place == device_place));
+         });
 }
 
 // Who waits for a prefix to come back does so for a few tries, each through two tiers at most.
@@ -184,6 +187,7 @@ void Auditor::CheckRestores(const StepPlan& plan) {
 }
 
 void Auditor::ApplyCopies() {
+  copies_step_ = 0;
   bool path_ends = false;  // of the one that comes up
   for (CopyInFlight& in_flight : copies_) {
     const TierCopy& copy = in_flight.copy;

@@ -55,6 +55,7 @@ void Tally::Add(const Tally& other) {
   failed_engine += other.failed_engine;
   preemptions += other.preemptions;
   void_rows += other.void_rows;
+  steps_behind_others += other.steps_behind_others;
   tokens += other.tokens;
   for (size_t i = 0; i < std::size(windows); ++i) windows[i] += other.windows[i];
   cut_windows += other.cut_windows;
@@ -100,10 +101,11 @@ void Auditor::OnEngine(const CoreConfig& config, uint32_t ranks) {
   disk_.snapshots.assign(config.disk_snapshots, {});
   copies_.clear();
   restore_only_steps_ = 0;
-  answered_hash_.assign(ranks, std::nullopt);
+  copies_step_ = 0;
   decode_only_steps_ = 0;
   last_uid_ = 0;
-  in_flight_ = 0;
+  plan_ = 0;
+  in_flight_.clear();
   engine_end_.clear();
   books_ = {};
   books_.slots_size = config.slots;
@@ -174,8 +176,9 @@ void Auditor::OnTruncate(uint64_t id, uint32_t n_tokens, Core::TruncateOutcome o
 
 void Auditor::OnEngineEnd(const std::string& message) {
   engine_end_ = message;
-  in_flight_ = 0;
+  in_flight_.clear();
   copies_.clear();
+  copies_step_ = 0;
 }
 
 void Auditor::OnOutput(const Output& output, TimeUs now) {
@@ -202,7 +205,10 @@ void Auditor::OnOutput(const Output& output, TimeUs now) {
       if (life.slot >= 0) {
         Place& place = places_[life.slot];
         place.life = nullptr;
-        if (in_flight_ != 0 && place.row_tokens != 0) ++tally_.void_rows;
+        if (!in_flight_.empty()) {
+          tally_.void_rows += static_cast<uint64_t>(
+              std::ranges::count_if(place.rows, [](const Row& row) { return row.tokens != 0; }));
+        }
         Settle(life.id, life.text_tokens);
         place.ended = std::move(found->second);
       }
@@ -423,7 +429,7 @@ void Auditor::CheckPools(const Ledger& ledger) {
   const uint64_t twice = config_.snapshots == 0 ? 0 : ledger.cached_pages;
   const auto arriving =
       static_cast<uint64_t>(std::ranges::count_if(copies_, [this](const CopyInFlight& in_flight) {
-        return in_flight_ != 0 && in_flight.copy.to == coordinator::CacheTier::kDevice &&
+        return copies_step_ != 0 && in_flight.copy.to == coordinator::CacheTier::kDevice &&
                in_flight.copy.kind == TierCopy::Kind::kPage;
       }));
   between("pages used", ledger.pages_used - ledger.evictable_pages, least, most + twice + arriving);

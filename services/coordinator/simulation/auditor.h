@@ -2,6 +2,7 @@
 #define QUARTET_SERVICES_COORDINATOR_SIMULATION_AUDITOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@ struct Tally {
   uint64_t failed_engine = 0;  // requests that were open when an engine ended
   uint64_t preemptions = 0;
   uint64_t void_rows = 0;                                   // in flight when their request ended
+  uint64_t steps_behind_others = 0;                         // planned while another was in flight
   uint64_t tokens = 0;                                      // told
   uint64_t windows[coordinator::kMaxDraftTokens + 1] = {};  // by accepted drafts
   uint64_t cut_windows = 0;                                 // an answer ended inside of them
@@ -165,10 +167,25 @@ class Auditor {
     Content content;
     coordinator::CopyOutcome worst = coordinator::CopyOutcome::kDone;
   };
-  // A snapshot that the step in flight takes.
+  // A snapshot that a step in flight takes.
   struct Export {
     uint32_t snapshot = 0;
     uint32_t tokens = 0;
+  };
+  // What a step in flight does with a sequence.
+  struct Row {
+    uint64_t step = 0;
+    uint32_t tokens = 0;  // 0: no row, a commit alone
+    bool samples = false;
+    bool verifies = false;
+    uint32_t chain = 0;
+    std::optional<Export> exported;
+  };
+  // A step that is planned and not applied.
+  struct Step {
+    uint64_t id = 0;
+    std::vector<std::optional<uint64_t>> hashes;  // answered, by rank
+    std::vector<coordinator::RowOutcome> rows;    // of rank 0
   };
   // A slot. It stays with its sequence until the close, the life may end before.
   struct Place {
@@ -181,12 +198,24 @@ class Auditor {
     uint32_t drafts = 0;     // made for the next row
     bool decodes = false;
     uint32_t idle_plans = 0;  // with rows of other prompts, but none of this one
-    uint32_t row_tokens = 0;  // of the step in flight; 0 = no row in it
-    bool row_samples = false;
-    bool row_verifies = false;
-    uint32_t row_chain = 0;
-    std::optional<Export> exported;
-    bool commits = false;  // in the plan that is looked at
+    std::vector<Row> rows;    // of the steps in flight, oldest first
+    bool commits = false;     // in the plan that is looked at
+
+    // The row behind which a plan is made.
+    const Row* Ahead(uint64_t plan) const {
+      for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+        if (row->step != plan && row->tokens != 0) return &*row;
+      }
+      return nullptr;
+    }
+    // What is known of it for a plan behind that row: where it stands at most, how many tokens are
+    // committed then at least, and whether it decodes.
+    uint32_t AbsorbedBehind(const Row* ahead) const {
+      return absorbed + (ahead != nullptr ? ahead->tokens : 0);
+    }
+    bool DecodesBehind(const Row* ahead) const {
+      return decodes || (ahead != nullptr && ahead->samples);
+    }
   };
 
   void OnClose(uint64_t uid, uint64_t oldest);
@@ -200,8 +229,12 @@ class Auditor {
   std::string DraftsError(const coordinator::PlanRow& row, Place& place);
   bool Holds(const Content& content, Life& life, uint32_t tokens) const;
   Content ContentOf(Life& life, uint32_t tokens) const;
-  void ApplyRow(Place& place);
-  void ApplyTokens(Place& place, Life& life);
+  Row& RowOfPlan(Place& place);
+  void ApplyRow(Place& place, const Row& row, const Step& step);
+  void ApplyTokens(Place& place, Life& life, const Row& row, const Step& step);
+  bool MayRest(const Place& place) const;
+  // With a step before the plan that is looked at: they may hold the pages that it lacks.
+  bool CopiesRun() const { return copies_step_ != 0 && copies_step_ != plan_; }
   void FillPages(Place& place, Life& life, uint32_t from);
   void Settle(uint64_t life, uint32_t text_tokens);
   void TakePages(const coordinator::PlanRow& row, Place& place);
@@ -249,9 +282,9 @@ class Auditor {
   uint32_t decode_only_steps_ = 0;      // in a row, while an admitted prompt waits
   uint64_t last_uid_ = 0;
   uint64_t last_epoch_ = 0;
-  uint64_t in_flight_ = 0;                              // step, 0 = none
-  std::vector<std::optional<uint64_t>> answered_hash_;  // by rank, to the step in flight
-  std::vector<coordinator::RowOutcome> answered_rows_;  // of rank 0
+  uint64_t plan_ = 0;           // the last step that was planned
+  std::deque<Step> in_flight_;  // oldest first
+  uint64_t copies_step_ = 0;    // in flight, with copies_; 0 = none
   std::string engine_end_;
   coordinator::Ledger books_;  // of this engine: what its ledger should say
   Tally tally_;

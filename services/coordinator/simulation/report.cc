@@ -26,7 +26,8 @@ std::string Summary(const Totals& totals) {
        absl::StrFormat("%.1f s of virtual time", static_cast<double>(totals.time_us) / 1e6));
   line("steps", t.steps,
        absl::StrCat(t.rows, " rows of ", t.row_tokens, " tokens; ", t.void_rows,
-                    " rows void because their request had ended"));
+                    " rows void because their request had ended; ", t.steps_behind_others,
+                    " steps planned while another ran"));
   line(
       "requests", t.accepted,
       absl::StrCat("and ", t.refused, " refused, ", t.refused_late, " of them for their deadline"));

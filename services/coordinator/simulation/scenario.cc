@@ -132,6 +132,7 @@ void DrawSchedule(Random& random, CoreConfig& config) {
   config.max_wait_ms = random.OneOf({1, 100, 20000});
   if (random.Permille(150)) config.queue_timeout_ms = random.Between(1, 20000);
   if (random.Permille(150)) config.total_timeout_ms = random.Between(1, 60000);
+  config.steps_in_flight = random.Between(1, 2);
 }
 
 class RandomClients {
@@ -397,18 +398,18 @@ Scenario RandomScenario(uint64_t seed, Tiers tiers) {
 
 std::string Describe(const Scenario& scenario) {
   const CoreConfig& config = scenario.config;
-  return absl::StrCat(scenario.ranks, " ranks, ", config.slots, " slots, ", config.pages,
-                      " pages of ", config.page_tokens, ", context ", config.max_model_len,
-                      ", budget ", config.max_num_batched_tokens, ", chunk ", config.prefill_chunk,
-                      ", queue ", config.max_queued_requests, " / ", config.max_queued_tokens,
-                      " tokens, deadline ", config.step_deadline_ms, " ms, ", config.snapshots,
-                      " snapshots, block ", config.snapshot_policy.block_tokens, ", ",
-                      config.num_speculative_tokens, config.spec_dynamic ? " or fewer" : "",
-                      " drafts, host tier ", config.host_pages, " pages and ",
-                      config.host_snapshots, " snapshots, disk ", config.disk_pages, " and ",
-                      config.disk_snapshots, ", ", config.copy_bytes_per_step, " copied a step, ",
-                      scenario.model.draft_percent, " % right, prefill quantum ",
-                      config.prefill_quantum_ms, " ms, decode share ", config.min_decode_share);
+  return absl::StrCat(
+      scenario.ranks, " ranks, ", config.slots, " slots, ", config.pages, " pages of ",
+      config.page_tokens, ", context ", config.max_model_len, ", budget ",
+      config.max_num_batched_tokens, ", chunk ", config.prefill_chunk, ", queue ",
+      config.max_queued_requests, " / ", config.max_queued_tokens, " tokens, deadline ",
+      config.step_deadline_ms, " ms, ", config.snapshots, " snapshots, block ",
+      config.snapshot_policy.block_tokens, ", ", config.num_speculative_tokens,
+      config.spec_dynamic ? " or fewer" : "", " drafts, host tier ", config.host_pages,
+      " pages and ", config.host_snapshots, " snapshots, disk ", config.disk_pages, " and ",
+      config.disk_snapshots, ", ", config.copy_bytes_per_step, " copied a step, ",
+      scenario.model.draft_percent, " % right, prefill quantum ", config.prefill_quantum_ms,
+      " ms, decode share ", config.min_decode_share, ", steps in flight ", config.steps_in_flight);
 }
 
 }  // namespace quartet::simulation

@@ -46,6 +46,7 @@ class SimWorker {
     int32_t first_padding_id = 0;
     std::vector<uint32_t> pages;
     uint32_t absorbed = 0;  // the window included
+    uint32_t furthest = 0;  // the same if all of its drafts had been accepted
     uint64_t state = HashModel::kEmptyState;
     std::vector<int32_t> window;  // accepted tokens that are not in the state yet
     std::vector<int32_t> drafts;

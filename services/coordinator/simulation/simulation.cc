@@ -100,8 +100,8 @@ Result Simulation::Run(uint64_t max_steps) {
   // As in production, a turn takes in all news and then looks at the next step.
   while (auditor_.violation().empty() && !(events_.empty() && !collector_.waiting())) {
     const bool deadline_first =
-        collector_.waiting() && (events_.empty() || step_deadline_ < events_.next_time());
-    now_ = deadline_first ? step_deadline_ : events_.next_time();
+        collector_.waiting() && (events_.empty() || StepDeadline() < events_.next_time());
+    now_ = deadline_first ? StepDeadline() : events_.next_time();
     while (!events_.empty() && events_.next_time() == now_ && auditor_.violation().empty()) {
       Event event = events_.Pop();
       std::visit([this](auto& e) { On(e); }, event);
@@ -353,9 +353,10 @@ void Simulation::Turn() {
   if (!core_.has_value()) return;
   EndRun();
   PauseSlowClients();
-  if (core_->can_plan()) {
-    if (auditor_.violation().empty()) auditor_.CheckStates(workers_);
-    if (auditor_.violation().empty()) RunNextStep();
+  bool planned = true;
+  while (core_->can_plan() && planned && auditor_.violation().empty()) {
+    if (core_->steps_in_flight() == 0) auditor_.CheckStates(workers_);
+    planned = auditor_.violation().empty() && RunNextStep();
   }
   coordinator::Ledger ledger = core_->GetLedger();
   if (scenario_.bugs.ledger) scenario_.bugs.ledger(ledger);
@@ -363,7 +364,7 @@ void Simulation::Turn() {
   std::string error = core_->CheckInvariants();
   if (error.empty() && ++turns_ % kTurnsPerIndexCheck == 0) {
     error = core_->CheckIndex();
-    if (!core_->step_in_flight()) auditor_.CheckTiers(workers_);
+    if (core_->steps_in_flight() == 0) auditor_.CheckTiers(workers_);
   }
   if (!error.empty()) auditor_.Violate(error);
 }
@@ -375,6 +376,8 @@ void Simulation::On(Ready&) {
   auditor_.OnEngine(config, scenario_.ranks);
   core_.emplace(config);
   collector_ = StepCollector(scenario_.ranks);
+  busy_until_ = answered_at_ = now_;
+  last_answer_at_.assign(scenario_.ranks, now_);
   end_expected_ = false;
   engine_ending_ = false;
   workers_.clear();
@@ -385,19 +388,22 @@ void Simulation::On(Ready&) {
   Adopt();
 }
 
-void Simulation::RunNextStep() {
+bool Simulation::RunNextStep() {
   std::optional<StepPlan> plan = core_->PlanStep(now_);
   if (scenario_.bugs.plan) scenario_.bugs.plan(plan);
   if (!plan.has_value()) {
-    // Nothing is to do, or all that has a place waits for its client.
-    if (auditor_.open_requests() == 0 || AnyPaused()) return;
-    return auditor_.Violate(absl::StrCat("I9: ", auditor_.open_requests(),
-                                         " requests are open and nothing is planned"));
+    // Nothing is to do, or all that has a place waits for its client or for the step in flight.
+    if (auditor_.open_requests() > 0 && !AnyPaused() && !collector_.waiting()) {
+      auditor_.Violate(absl::StrCat("I9: ", auditor_.open_requests(),
+                                    " requests are open and nothing is planned"));
+    }
+    return false;
   }
   TracePlan(*plan);
   auditor_.OnPlan(*plan);
   if (auditor_.violation().empty()) Execute(*std::move(plan));
   DeliverOutputs();  // who was admitted
+  return true;
 }
 
 void Simulation::TracePlan(const StepPlan& plan) {
@@ -442,13 +448,15 @@ void Simulation::TracePlan(const StepPlan& plan) {
   }
 }
 
-// The ranks' states change here, and their answers come later: between a plan and its result a rank
-// is told nothing else.
+// The ranks' states change here, and their answers come later: what a rank is told between a plan
+// and its result it does behind it.
 void Simulation::Execute(StepPlan plan) {
   if (plan.is_step()) {
     collector_.Begin(plan.epoch, plan.step_id);
-    step_deadline_ = now_ + TimeUs{plan.deadline_ms} * 1000;
+    sent_at_.push_back(now_);
   }
+  // The ranks begin when they are through with the step before.
+  const TimeUs begin = std::max(now_, busy_until_);
   const TimeUs step_us = scenario_.cost.StepUs(plan);
   for (SimWorker& worker : workers_) {
     const auto rank = static_cast<uint32_t>(&worker - workers_.data());
@@ -465,23 +473,33 @@ void Simulation::Execute(StepPlan plan) {
     Answer answer = worker.Execute(told, now_, tier_faults);
     const TimeUs waited_us = std::max<TimeUs>(worker.copies_ready() - now_, 0);
     const bool slow = std::ranges::find(tier_faults, TierFault::kSlow) != tier_faults.end();
-    Send(std::move(answer), fault, step_us + waited_us, slow);
+    Send(std::move(answer), fault, begin - now_ + step_us + waited_us, slow);
   }
-  if (plan.is_step()) sent_ = std::move(plan);
+  if (!plan.is_step()) return;
+  busy_until_ = begin + step_us;
+  sent_ = std::move(plan);
 }
 
 void Simulation::Send(Answer answer, Fault fault, TimeUs step_us, bool slow) {
   // One rank has nobody to disagree with.
   if (fault == Fault::kWrongHash && scenario_.ranks == 1) fault = Fault::kNone;
+  // Only the answer to the last plan can be had again.
+  const bool alone = scenario_.config.steps_in_flight == 1;
+  if (fault == Fault::kLostThenRepeated && !alone) fault = Fault::kLate;
   if (fault != Fault::kNone) {
     Note({.kind = Kind::kFault, .step = answer.step_id, .a = answer.rank, .note = Name(fault)});
     ++faults_[static_cast<int>(fault)];
     end_expected_ = end_expected_ || EndsEngine(fault);
   }
   const uint64_t epoch = answer.epoch;
-  const TimeUs on_time = now_ + step_us + 2 * Link();
-  const auto spread = static_cast<uint32_t>((step_deadline_ - now_) / 2);
+  // A rank's answers come in order.
+  TimeUs& last = last_answer_at_[answer.rank];
+  const TimeUs on_time = std::max(now_ + step_us + 2 * Link(), last + 1);
+  const TimeUs deadline = now_ + TimeUs{scenario_.config.step_deadline_ms} * 1000;
+  const auto spread = static_cast<uint32_t>((deadline - now_) / 2);
   const TimeUs late = on_time + links_.Below(spread);
+  const bool is_late = slow || fault == Fault::kLate || fault == Fault::kLostThenRepeated;
+  last = is_late ? late : on_time;
   switch (fault) {
     case Fault::kNone:
       events_.Push(slow ? late : on_time, Answered{std::move(answer)});
@@ -513,7 +531,8 @@ void Simulation::Send(Answer answer, Fault fault, TimeUs step_us, bool slow) {
       // When it thaws, the next engine is there.
       const TimeUs thaw =
           scenario_.restart_us + links_.Below(static_cast<uint32_t>(scenario_.restart_us));
-      events_.Push(step_deadline_ + thaw, Answered{std::move(answer)});
+      last = deadline + thaw;
+      events_.Push(last, Answered{std::move(answer)});
       return;
     }
     case Fault::kKilled:
@@ -554,12 +573,19 @@ void Simulation::On(Answered& event) {
     case StepCollector::Verdict::Kind::kComplete:
       break;
   }
+  sent_at_.pop_front();
+  answered_at_ = now_;
   const bool taken = core_->OnStepResult(verdict.outcome, now_);
   auditor_.OnApplied(verdict.outcome.epoch, verdict.outcome.step_id, taken);
 }
 
+TimeUs Simulation::StepDeadline() const {
+  return std::max(sent_at_.front(), answered_at_) +
+         TimeUs{scenario_.config.step_deadline_ms} * 1000;
+}
+
 void Simulation::CheckStepDeadline() {
-  if (!core_.has_value() || !collector_.waiting() || now_ < step_deadline_) return;
+  if (!core_.has_value() || !collector_.waiting() || now_ < StepDeadline()) return;
   std::string missing;
   for (const uint32_t rank : collector_.MissingRanks()) absl::StrAppend(&missing, " ", rank);
   EndEngine(absl::StrCat("no answer of ranks", missing, " within the deadline"));
@@ -582,6 +608,7 @@ void Simulation::EndEngine(const std::string& message) {
   core_.reset();
   LeaveDisks();
   collector_ = StepCollector(scenario_.ranks);
+  sent_at_.clear();
   events_.Push(now_ + scenario_.restart_us, Ready{});
 }
 

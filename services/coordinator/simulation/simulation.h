@@ -2,6 +2,7 @@
 #define QUARTET_SERVICES_COORDINATOR_SIMULATION_SIMULATION_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,13 +119,14 @@ class Simulation {
   void Cancel(Client& client, const char* why);
   Client* FindClient(uint64_t number);
   void Turn();
+  TimeUs StepDeadline() const;  // of the oldest step in flight
   void CheckStepDeadline();
   void DeliverOutputs();
   void Deliver(coordinator::Output& output);
   void React(Client& client, const coordinator::Output& output);
   void NameAnswer(Client& client, const coordinator::Output& output);
   void GoOn(Client& client, const coordinator::Output& end);
-  void RunNextStep();
+  bool RunNextStep();
   void TracePlan(const coordinator::StepPlan& plan);
   void Execute(coordinator::StepPlan plan);
   // slow: one of its copies is.
@@ -157,10 +159,13 @@ class Simulation {
   uint64_t next_epoch_;
   std::optional<coordinator::Core> core_;  // while an engine is ready
   coordinator::StepCollector collector_;
-  std::vector<SimWorker> workers_;  // by rank
-  std::vector<SimDisk> disks_;      // by rank, between two engines
-  coordinator::StepPlan sent_;      // the step in flight
-  TimeUs step_deadline_ = 0;
+  std::vector<SimWorker> workers_;      // by rank
+  std::vector<SimDisk> disks_;          // by rank, between two engines
+  coordinator::StepPlan sent_;          // the last one
+  std::deque<TimeUs> sent_at_;          // of the steps in flight, oldest first
+  TimeUs answered_at_ = 0;              // the last one
+  TimeUs busy_until_ = 0;               // the ranks, with all that they have
+  std::vector<TimeUs> last_answer_at_;  // of each rank, also of those still under way
   uint64_t turns_ = 0;
   bool end_expected_ = false;   // a fault of this engine ends it
   bool engine_ending_ = false;  // until the next one is ready

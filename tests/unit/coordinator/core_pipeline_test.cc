@@ -62,6 +62,20 @@ TEST(CorePipeline, BehindAWindowARowStandsAtTheFurthestPlaceWhereItMay) {
   EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 40));
 }
 
+TEST(CorePipeline, ARowNeverStandsBehindTheContext) {
+  // A window that fills the context if all of its drafts are right, and may turn out not to.
+  for (const uint32_t percent : {0u, 70u, 100u}) {
+    for (uint32_t prompt = 2000; prompt < 2020; ++prompt) {
+      CoreHarness harness(PipelineConfig(3), std::nullopt,
+                          quartet::testing::HashChainDrafts(percent));
+      const Request request = CoreHarness::Ask(prompt, 0);
+      const uint64_t id = harness.MustSubmit(request);
+      harness.RunAll();
+      EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 2048 - prompt));
+    }
+  }
+}
+
 TEST(CorePipeline, AnEndThatNobodyForesawCostsOneRow) {
   CoreHarness harness(PipelineConfig());
   Request request = CoreHarness::Ask(100, 50);
