@@ -1,5 +1,6 @@
 """The prefix cache over HTTP: what was computed once is not computed again, and changes no token."""
 
+import concurrent.futures
 import re
 import urllib.request
 
@@ -54,6 +55,21 @@ def test_a_conversation_that_goes_on_begins_where_it_was():
     assert text == expected
     assert cached == (len(case["input_ids"]) - 1) // UNIT * UNIT
     assert none_cached == 0
+
+
+def test_identical_prompts_at_once_are_computed_once():
+    case = needle()
+    length, at_once, said = len(case["input_ids"]), 6, 8
+    usable = (length - 1) // UNIT * UNIT
+    with serve(MODEL, 1, "--max-num-seqs", str(at_once)) as cluster:
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            answers = list(pool.map(lambda _: ask(cluster, case["input_ids"], said), range(at_once)))
+        seen = counters(cluster)
+    cached = sorted(cached for _, cached in answers)
+    print(f"{at_once} prompts of {length} tokens at once: {int(seen['queries'] - seen['hits'])} tokens computed")
+    assert cached == [0] + [usable] * (at_once - 1)
+    assert seen == {"queries": at_once * length, "hits": (at_once - 1) * usable}
+    assert all(tokens == case["output_ids"][:said] for tokens, _ in answers)
 
 
 def test_an_answer_is_not_computed_again_as_a_part_of_the_next_prompt():
