@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct Flags {
   uint32_t cached_units = 100000;
   uint32_t context = 131072;
   uint32_t steps = 20000;
+  uint32_t steps_in_flight = 2;
 };
 
 // Microseconds of each step of one kind.
@@ -71,6 +73,7 @@ CoreConfig MakeConfig(const Flags& flags) {
   config.pages =
       flags.cached_units + flags.sequences * (flags.steps / 256 + 8) + 2 * (flags.context / 256);
   config.max_num_batched_tokens = 4096;
+  config.steps_in_flight = flags.steps_in_flight;
   config.snapshots = 32 * flags.sequences;
   config.page_bytes = 1674240;
   config.snapshot_bytes = 36909875;
@@ -111,12 +114,13 @@ class Planner {
     const double begin = CpuMicros();
     const std::optional<StepPlan> plan = core_.PlanStep(now_);
     const double planned = CpuMicros();
-    if (!plan.has_value()) return false;
-    if (!plan->rows.empty()) {
-      const StepOutcome outcome = Execute(*plan);
+    if (!plan.has_value() && answers_.empty()) return false;
+    if (plan.has_value() && plan->is_step()) answers_.push_back(Execute(*plan));
+    if (!answers_.empty() && (!plan.has_value() || !core_.can_plan())) {
       const double answered = CpuMicros();
-      core_.OnStepResult(outcome, now_);
+      core_.OnStepResult(answers_.front(), now_);
       const double applied = CpuMicros();
+      answers_.pop_front();
       if (samples != nullptr) {
         samples->plan_us.push_back(planned - begin);
         samples->result_us.push_back(applied - answered);
@@ -150,6 +154,7 @@ class Planner {
   }
 
   Core core_;
+  std::deque<StepOutcome> answers_;  // of the steps in flight
   TimeUs now_ = 1000000;
 };
 
@@ -215,6 +220,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(4096u, 1u << 20))
       ->capture_default_str();
   app.add_option("--steps", flags.steps, "to time")->capture_default_str();
+  app.add_option("--steps-in-flight", flags.steps_in_flight, "plans that the workers hold")
+      ->check(CLI::Range(1, 2))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   return Run(flags);
 }
