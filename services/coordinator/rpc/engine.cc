@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -17,6 +16,7 @@
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/membership/membership.h"
 #include "services/coordinator/rpc/convert.h"
+#include "services/coordinator/rpc/engine_clients.h"
 #include "services/coordinator/rpc/engine_metrics.h"
 #include "services/coordinator/rpc/inventory.h"
 #include "services/coordinator/rpc/recorded_core.h"
@@ -46,23 +46,6 @@ std::string KindOf(const StepPlan& plan) {
   }
   if (!prefill && !decode) return plan.commits.empty() ? "copy" : "commit";
   return prefill && decode ? "mixed" : prefill ? "prefill" : "decode";
-}
-
-const char* ReasonName(const Output& output) {
-  if (output.kind == Output::Kind::kCancelled) return "cancelled";
-  if (output.kind == Output::Kind::kFailed) return "failed";
-  if (output.kind == Output::Kind::kExpired) return "deadline";
-  switch (output.reason) {
-    case FinishReason::kEndToken:
-      return "end token";
-    case FinishReason::kStopId:
-      return "stop id";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kTruncated:
-      return "truncated";
-  }
-  return "";
 }
 
 }  // namespace
@@ -119,7 +102,8 @@ class Engine::Impl {
             Membership::Config{options.tensor_parallel_size,
                                PoolLimits{options.max_num_seqs, options.max_num_batched_tokens,
                                           options.max_model_len, 0, options.prefix_caching}}),
-        collector_(options.tensor_parallel_size) {
+        collector_(options.tensor_parallel_size),
+        clients_(options, &metrics_) {
     Publish();
   }
 
@@ -145,15 +129,6 @@ class Engine::Impl {
   void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
 
  private:
-  struct Client {
-    std::shared_ptr<ClientStream> stream;
-    std::string request_id;
-    std::optional<UnitChain> units;  // with the prefix cache
-    bool pause_asked = false;        // by the client
-    bool buffer_full = false;
-    std::optional<absl::Time> paused_since;
-    absl::Status cancel_status = absl::CancelledError("the request was cancelled");
-  };
   struct Load {
     uint64_t done = 0;
     uint64_t total = 0;
@@ -168,8 +143,10 @@ class Engine::Impl {
       }
       if (stopping_) break;
       CheckStepDeadline();
-      PauseSlowClients();
-      if (core_.has_value()) core_->ExpireDeadlines(NowUs());
+      if (core_.has_value()) {
+        clients_.PauseSlow(*core_);
+        core_->ExpireDeadlines(NowUs());
+      }
       DeliverOutputs();
       RunNextSteps();
       Publish();
@@ -187,7 +164,7 @@ class Engine::Impl {
   absl::Time NextDeadline() const {
     absl::Time deadline = absl::Now() + kIdleTurn;
     if (fatal_.empty() && !steps_.empty()) deadline = std::min(deadline, StepDeadline());
-    if (full_buffers_) deadline = std::min(deadline, absl::Now() + kFullBufferTurn);
+    if (clients_.has_full_buffers()) deadline = std::min(deadline, absl::Now() + kFullBufferTurn);
     if (!core_.has_value()) return deadline;
     const std::optional<TimeUs> expiry = core_->NextDeadline();
     return expiry.has_value() ? std::min(deadline, absl::FromUnixMicros(*expiry)) : deadline;
@@ -218,23 +195,19 @@ class Engine::Impl {
       metrics_.OnRefused("not_ready");
       return event.stream->End(absl::UnavailableError(not_ready_reason_));
     }
-    Client client;
-    client.stream = event.stream;
-    client.request_id = event.submit.request_id();
     Request request = ToRequest(event.submit);
     if (absl::Status status = NameUnits(event.submit.cache_salt(), request); !status.ok()) {
       return event.stream->End(status);
     }
+    std::optional<UnitChain> units;
     if (request.has_keys()) {
-      client.units.emplace(request.cache_root, request.unit_keys, request.prompt_ids);
+      units.emplace(request.cache_root, request.unit_keys, request.prompt_ids);
     }
     SubmitOutcome outcome = core_->OnSubmit(std::move(request), NowUs());
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
         metrics_.OnAccepted(event.submit.max_tokens());
-        streams_[event.stream->id()] = outcome.id;
-        clients_.insert_or_assign(outcome.id, std::move(client));
-        return;
+        return clients_.Add(outcome.id, event.submit.request_id(), event.stream, std::move(units));
       case SubmitOutcome::Kind::kInvalid:
         metrics_.OnRefused("invalid");
         return event.stream->End(absl::InvalidArgumentError(outcome.message));
@@ -254,119 +227,28 @@ class Engine::Impl {
   }
 
   void On(TruncateEvent& event) {
-    auto request = streams_.find(event.stream->id());
-    if (request == streams_.end()) return;  // it has ended: the client's news crossed ours
-    const uint64_t id = request->second;
-    if (core_->OnTruncate(id, event.n_tokens) == Core::TruncateOutcome::kBeyond) {
-      clients_.at(id).cancel_status = absl::InvalidArgumentError(
-          absl::StrCat("truncate to ", event.n_tokens, " tokens, but fewer were sampled"));
-      core_->OnCancel(id);
+    const std::optional<uint64_t> id = clients_.RequestOf(*event.stream);
+    if (!id.has_value()) return;  // it has ended: the client's news crossed ours
+    if (core_->OnTruncate(*id, event.n_tokens) == Core::TruncateOutcome::kBeyond) {
+      clients_.Cancel(*core_, *id,
+                      absl::InvalidArgumentError(absl::StrCat("truncate to ", event.n_tokens,
+                                                              " tokens, but fewer were sampled")));
     }
   }
 
-  void On(PauseEvent& event) {
-    const bool paused = event.stream->TakePaused();
-    auto request = streams_.find(event.stream->id());
-    if (request != streams_.end()) clients_.at(request->second).pause_asked = paused;
-  }
+  void On(PauseEvent& event) { clients_.AskPause(*event.stream, event.stream->TakePaused()); }
 
   void On(ClientGoneEvent& event) {
-    auto request = streams_.find(event.stream->id());
-    if (request == streams_.end()) return;
-    core_->OnCancel(request->second);
+    if (const std::optional<uint64_t> id = clients_.RequestOf(*event.stream); id.has_value()) {
+      core_->OnCancel(*id);
+    }
   }
 
   void DeliverOutputs() {
     if (!core_.has_value()) return;
     // As with plans: who has an answer finds its places free and itself counted.
     metrics_.OnLedger(core_->GetLedger());
-    const TimeUs now = NowUs();
-    for (Output& output : core_->TakeOutputs()) {
-      metrics_.OnOutput(output, now);
-      if (output.terminal()) LogEnd(output, now);
-      auto client = clients_.find(output.id);
-      if (client == clients_.end()) continue;
-      NameAnswer(output, client->second);
-      switch (output.kind) {
-        case Output::Kind::kAdmitted:
-        case Output::Kind::kTokens:
-          client->second.stream->Send(ToProto(output));
-          break;
-        case Output::Kind::kFinished:
-          client->second.stream->Send(ToProto(output));
-          EndClient(output.id, absl::OkStatus());
-          break;
-        case Output::Kind::kCancelled:
-          EndClient(output.id, client->second.cancel_status);
-          break;
-        case Output::Kind::kFailed:
-          EndClient(output.id, stopping_ ? absl::UnavailableError(output.message)
-                                         : absl::AbortedError(output.message));
-          break;
-        case Output::Kind::kExpired:
-          EndClient(output.id, absl::DeadlineExceededError(output.message));
-          break;
-      }
-    }
-  }
-
-  // Before the next plan, so that the core knows the names of what it may publish.
-  void NameAnswer(const Output& output, Client& client) {
-    if (!client.units.has_value() || output.tokens.empty()) return;
-    const absl::StatusOr<std::vector<UnitKey>> keys = client.units->Append(output.tokens);
-    if (keys.ok()) return core_->OnUnitKeys(output.id, *keys);
-    LogWarning(absl::StrCat("an answer is not cached: ", keys.status().message()));
-    client.units.reset();
-  }
-
-  // By value: the status may be the client's own.
-  void EndClient(uint64_t request, absl::Status status) {
-    auto client = clients_.find(request);
-    if (client == clients_.end()) return;
-    client->second.stream->End(status);
-    streams_.erase(client->second.stream->id());
-    clients_.erase(client);
-  }
-
-  void LogEnd(const Output& output, TimeUs now) {
-    auto client = clients_.find(output.id);
-    if (client == clients_.end()) return;
-    const auto milliseconds = [](TimeUs from, TimeUs to) {
-      return from == 0 || to == 0 ? -1 : (to - from) / 1000;
-    };
-    LogInfo(absl::StrCat(
-        "request ", client->second.request_id, " ended: ", ReasonName(output), ", prompt ",
-        output.prompt_tokens, " tokens, answer ", output.completion_tokens, " tokens, queued ",
-        milliseconds(output.times.submitted, output.times.admitted), " ms, first token after ",
-        milliseconds(output.times.submitted, output.times.first_token), " ms, total ",
-        milliseconds(output.times.submitted, now), " ms"));
-  }
-
-  // A client that asked for it, or that leaves much unread, gets no rows until that has changed; it
-  // is cancelled when that takes too long.
-  void PauseSlowClients() {
-    const absl::Time now = absl::Now();
-    full_buffers_ = false;
-    for (auto& [id, client] : clients_) {
-      const size_t buffered = client.stream->buffered_bytes();
-      // Once full a buffer has to be nearly empty, so that not every token is a pause.
-      const bool full = buffered > options_.stream_buffer_bytes / (client.buffer_full ? 4 : 1);
-      client.buffer_full = full;
-      full_buffers_ = full_buffers_ || full;
-      const bool paused = full || client.pause_asked;
-      if (paused != client.paused_since.has_value()) core_->OnPause(id, paused);
-      if (!paused) {
-        client.paused_since.reset();
-      } else if (!client.paused_since.has_value()) {
-        client.paused_since = now;
-      } else if (now - *client.paused_since >=
-                 absl::Milliseconds(options_.slow_client_timeout_ms)) {
-        client.cancel_status = absl::CancelledError(
-            absl::StrCat("the client left too much unread for ", options_.slow_client_timeout_ms,
-                         " ms; a stream may hold ", options_.stream_buffer_bytes, " bytes"));
-        core_->OnCancel(id);
-      }
-    }
+    clients_.Deliver(*core_, NowUs(), stopping_);
   }
 
   // ---- workers ---------------------------------------------------------------------------------
@@ -770,8 +652,7 @@ class Engine::Impl {
   std::optional<RecordedCore> core_;  // from ready on
   uint32_t recordings_ = 0;           // written
   StepCollector collector_;
-  absl::flat_hash_map<uint64_t, Client> clients_;    // by request
-  absl::flat_hash_map<uint64_t, uint64_t> streams_;  // stream -> request
+  EngineClients clients_;
   std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
   std::map<uint64_t, Load> loads_;
   Inventory inventory_;  // until ready
@@ -788,7 +669,6 @@ class Engine::Impl {
   std::string fatal_;
   std::string not_ready_reason_;
   bool stopping_ = false;
-  bool full_buffers_ = false;  // of some client
 
   mutable std::mutex snapshot_mutex_;  // guards snapshot_
   EngineSnapshot snapshot_;

@@ -25,7 +25,7 @@ struct EngineOptions {
   SnapshotPolicy snapshot_policy;
   uint32_t num_speculative_tokens = 3;  // none if the model cannot draft; 0 = off
   bool spec_dynamic = true;
-  uint32_t steps_in_flight = 2;  // 1 or 2
+  uint32_t steps_in_flight = 2;             // 1 or 2
   std::string spec_sampling = "rejection";  // or coupled
   uint32_t max_queued_requests = 64;
   uint64_t max_queued_tokens = 524288;

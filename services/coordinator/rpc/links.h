@@ -32,7 +32,7 @@ class ClientStream {
   virtual bool TakePaused() = 0;
 };
 
-// One attached worker. As above. What is queued is bounded by the protocol: one plan at a time.
+// One attached worker. As above. What is queued is bounded by the protocol: two plans at a time.
 class WorkerStream {
  public:
   virtual ~WorkerStream() = default;
