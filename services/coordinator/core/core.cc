@@ -127,6 +127,10 @@ std::string Core::RequestError(const Request& request) const {
     return "prompt token " + Num(i) + " is " + std::to_string(request.prompt_ids[i]) +
            "; ids are 0 to " + Num(config_.vocab_size - 1);
   }
+  if (request.system_prefix_tokens > prompt) {
+    return "system_prefix_tokens is " + Num(request.system_prefix_tokens) + ", the prompt has " +
+           Num(prompt) + " tokens";
+  }
   for (const auto* ids : {&request.end_ids, &request.stop_ids}) {
     const std::string name = ids == &request.end_ids ? "end_ids" : "stop_ids";
     if (ids->size() > kMaxStopIds) {

@@ -127,7 +127,8 @@ std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
   sequence.lease = std::move(hit.lease);
   sequence.marks = {.prompt_tokens = static_cast<uint32_t>(sequence.tokens.size()),
                     .cached_tokens = hit.match.cached_tokens,
-                    .branch_point = hit.match.branch_point};
+                    .branch_point = hit.match.branch_point,
+                    .system_prefix = sequence.request.system_prefix_tokens};
   if (hit.match.cached_tokens == 0) return std::nullopt;
   ++counts_.device_tier.snapshots_restored;
   sequence.pages = hit.match.pages;

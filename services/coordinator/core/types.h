@@ -116,6 +116,8 @@ struct Request {
   // neither uses nor fills the prefix cache.
   UnitKey cache_root;
   std::vector<UnitKey> unit_keys;
+  // How many tokens of the prompt other conversations begin with too, as far as is known.
+  uint32_t system_prefix_tokens = 0;
 
   bool has_keys() const { return cache_root != UnitKey() || !unit_keys.empty(); }
 };

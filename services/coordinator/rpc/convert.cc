@@ -112,6 +112,7 @@ Request ToRequest(const v1::Submit& submit) {
   request.logprobs = submit.logprobs();
   request.ignore_eos = submit.ignore_eos();
   request.fair_key = submit.fair_key();
+  request.system_prefix_tokens = submit.system_prefix_tokens();
   request.request_class = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH
                               ? RequestClass::kBatch
                               : RequestClass::kInteractive;

@@ -71,11 +71,11 @@ template <typename C, Is<Request> S>
 void Fields(C& code, S& s) {
   auto& [request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
          prompt_logprobs, logprobs, ignore_eos, fair_key, request_class, first_token_deadline_ms,
-         total_deadline_ms, cache_root, unit_keys] = s;
+         total_deadline_ms, cache_root, unit_keys, system_prefix_tokens] = s;
   bool batch = request_class == RequestClass::kBatch;
   code.All(request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
            prompt_logprobs, logprobs, ignore_eos, fair_key, batch, first_token_deadline_ms,
-           total_deadline_ms, cache_root, unit_keys);
+           total_deadline_ms, cache_root, unit_keys, system_prefix_tokens);
   if constexpr (!std::is_const_v<S>) {
     request_class = batch ? RequestClass::kBatch : RequestClass::kInteractive;
   }

@@ -181,6 +181,7 @@ class RandomClients {
       const auto shared = std::min(prompt, random_.OneOf({64, 300, 1000, 2304, 2500, 4608}));
       std::copy_n(system.prompt_ids.begin(), random_.Permille(300) ? random_.Below(shared) : shared,
                   request.prompt_ids.begin());
+      if (random_.Permille(500)) request.system_prefix_tokens = random_.Below(shared + 1);
     }
     request.sampling.choice = random_.Below(3);
     request.logprobs = random_.Permille(250);

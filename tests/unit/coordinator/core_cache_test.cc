@@ -84,6 +84,17 @@ TEST_F(CoreCacheTest, O4_ASharedPrefixIsHitFromTheSecondRequestOn) {
   EXPECT_EQ(harness.core.GetLedger().prefix_lost_tokens, 5888u - 4608u + 9 * (6000u - 5888u));
 }
 
+TEST_F(CoreCacheTest, O4_AMarkedSystemPromptIsHitFromTheSecondRequestOn) {
+  Request first = Ask(Prompt(1000, 700, 1), 4), second = Ask(Prompt(1000, 700, 2), 4);
+  first.system_prefix_tokens = second.system_prefix_tokens = 1000;
+  EXPECT_EQ(Run(first), 0u);
+  EXPECT_EQ(Run(second), 768u);  // three units of it are whole
+  Request beyond = Ask(Prompt(0, 100, 3), 4);
+  beyond.system_prefix_tokens = 101;
+  EXPECT_EQ(harness.Submit(beyond).message,
+            "system_prefix_tokens is 101, the prompt has 100 tokens");
+}
+
 TEST_F(CoreCacheTest, O4_TwoAtOnceFillTheCacheForTheThird) {
   const Request a = Ask(Prompt(6000, 1500, 1), 4), b = Ask(Prompt(6000, 1500, 2), 4);
   const uint64_t first = harness.MustSubmit(a);
