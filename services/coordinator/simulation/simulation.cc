@@ -284,6 +284,7 @@ void Simulation::React(Client& client, const Output& output) {
     if (output.kind == Output::Kind::kFailed && script.retries > 0 && engine_ending_) {
       --script.retries;
       events_.Push(now_ + 2 * scenario_.restart_us, Arrival{std::move(client.script), true});
+      return;
     }
     return GoOn(client, output);
   }
