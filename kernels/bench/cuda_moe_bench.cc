@@ -216,7 +216,7 @@ class Bench {
                               cuts.down.strips_per_warp),
               routed, bytes, ceilings_, floor);
     std::printf(
-        "  gate+up+activate %.2f  down %.2f  combine %.2f  select %.2f  all %.2f  floor: "
+        "  gate+up %.2f  activate+down %.2f  combine %.2f  select %.2f  all %.2f  floor: "
         "read "
         "%.2f issue %.2f\n",
         gate_up, down, combine, select, with, bytes / ceilings_.read_gbs / 1e3, issue_us);

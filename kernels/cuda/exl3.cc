@@ -87,8 +87,7 @@ void Exl3Linear::FewRows(const float* x, int64_t x_stride, int rows, const Exl3C
                    .saturation = context_->saturation,
                    .x = x,
                    .x_stride = x_stride,
-                   .used_in = static_cast<int32_t>(in_),
-                   .transformed = nullptr},
+                   .used_in = static_cast<int32_t>(in_)},
                   cut, static_cast<int>(CeilDiv(rows, kTokens)), std::min(rows, kTokens));
 }
 

@@ -1,7 +1,6 @@
 // EXL3 products for few rows: a block transforms the rows' inputs into shared memory, then its
 // warps stream and decode the weights.
 
-#include "kernels/cuda/device/arrive.cuh"
 #include "kernels/cuda/device/exl3.cuh"
 #include "kernels/cuda/device/exl3_input.cuh"
 
@@ -82,7 +81,7 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const 
   // number of units.
   constexpr int kPairs = kBits == 2 || kBits == 3 ? 2 : 1;
   constexpr int kUnitWords = 32 * kBits;
-  Words<kBits> ring[kPairs][2] = {};
+  Words<kBits> ring[kPairs][2];
   const uint32_t* next =
       w.trellis +
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
@@ -115,14 +114,13 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const 
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       if (todo <= 0) break;
-      const Words<kBits> pair[2] = {ring[i][0], ring[i][1]};
-      load(ring[i]);
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         uint32_t inputs[16];
         LoadInputs(tile + u * 4 * kTileWords, inputs);
-        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, pair[u], code, inputs);
+        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, ring[i][u], code, inputs);
       }
+      load(ring[i]);
       tile += 8 * kTileWords;
       todo -= 2;
       todo_of_strip -= 2;
@@ -176,41 +174,19 @@ QUARTET_DEVICE void StreamAnyWidth(const Exl3Weights& w, const WarpJob& job, int
   }
 }
 
-// The activations of one slot, inputs at .. at + 3 of down.
-QUARTET_DEVICE void ActivateFour(const Exl3ProductParams& p, const Exl3Group& group, int slot,
-                                 int at) {
-  const int64_t width = 2 * static_cast<int64_t>(p.out);
-  const float* sums = p.sums + slot * width + at;
-  float gate[4], up[4], gate_scale[4], up_scale[4], scale[4], v[4];
-  LoadHalves(group.matrices[0].svh + at, gate_scale);
-  LoadHalves(group.matrices[1].svh + at, up_scale);
-  LoadHalves(group.matrices[2].suh + at, scale);
-  SumParts(sums, p.slots * width, p.parts, gate);
-  SumParts(sums + p.out, p.slots * width, p.parts, up);
-  Activate(gate, up, gate_scale, up_scale, at, p.used_out, p.limit, v);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] *= scale[i];
-  Hadamard(v);
-  uint2 four;
-  four.x = HalfBits(v[0], p.saturation) | HalfBits(v[1], p.saturation) << 16;
-  four.y = HalfBits(v[2], p.saturation) | HalfBits(v[3], p.saturation) << 16;
-  *reinterpret_cast<uint2*>(p.activations + static_cast<int64_t>(slot) * p.out + at) = four;
+// Asks for the scales that the activations of this part need, each a line of 64 halves at a time.
+QUARTET_DEVICE void PrefetchScales(const Exl3ProductParams& p, const Exl3Group& group, int part) {
+  const int at = part * p.part_inputs + static_cast<int>(threadIdx.x) * 64;
+  if (static_cast<int>(threadIdx.x) * 64 >= p.part_inputs) return;
+  PrefetchL2(group.matrices[0].svh + at);
+  PrefetchL2(group.matrices[1].svh + at);
+  PrefetchL2(group.matrices[2].suh + at);
 }
 
-// The activations of this block's range of outputs, if it is the last of those that add to it.
-QUARTET_DEVICE void ActivateIfLast(const Exl3ProductParams& p, const Exl3Group& group) {
-  if (!LastToArrive(p.arrived + blockIdx.z * gridDim.x + blockIdx.x, gridDim.y)) return;
-  const int blocks = p.strips_per_warp * kWarps * kStrip / kBlock;
-  for (int task = Warp(); task < blocks * group.rows; task += kWarps) {
-    const int block = static_cast<int>(blockIdx.x) * blocks + task % blocks;
-    ActivateFour(p, group, group.slots[task / blocks], block * kBlock + 4 * Lane());
-  }
-}
-
-template <bool kTransformed, bool kMul1, bool kColumnMajor>
+template <bool kActivations, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   auto* shared = reinterpret_cast<uint32_t*>(QUARTET_DYNAMIC_SHARED());
-  if constexpr (!kTransformed) AwaitPrevious();
+  if constexpr (!kActivations) AwaitPrevious();
   const Exl3Group& group = LoadGroup(p);
   const int rows = group.rows;
   if (rows == 0) return;
@@ -224,8 +200,11 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
   PrefetchUnits(w, job, units_of_strip);
-  // Groups were there before the kernel that transformed the inputs began.
-  if constexpr (kTransformed) AwaitPrevious();
+  if constexpr (kActivations) {
+    PrefetchScales(p, group, part);
+    // Groups were there before the kernel that multiplied gate and up began.
+    AwaitPrevious();
+  }
   // All blocks have begun when the kernel behind comes, so that it takes no place from them. If it
   // is another product, its groups and first units come before this one has ended.
   LetNextIn();
@@ -235,8 +214,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
                             .inputs = p.part_inputs,
                             .row_words = RowWords(p.part_inputs),
                             .saturation = blockIdx.x == 0 ? p.saturation : nullptr};
-  if constexpr (kTransformed) {
-    StageTransformed(p, slice, group.slots, shared);
+  if constexpr (kActivations) {
+    StageActivations(p, slice, group, shared);
   } else {
     StageRows(p, slice, group.x_rows, w.suh, shared);
   }
@@ -261,9 +240,6 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   const uint32_t* x =
       shared + min(RunOfLane(), rows - 1) * slice.row_words + TileOfLane() * kTileWords;
   StreamAnyWidth<kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
-  if constexpr (!kTransformed) {
-    if (p.arrived != nullptr) ActivateIfLast(p, group);
-  }
 }
 
 }  // namespace
@@ -283,17 +259,17 @@ QUARTET_EARLY_KERNEL(exl3_rows_mul1_sm80, kThreads, 3, Exl3ProductParams) {
 QUARTET_EARLY_KERNEL(exl3_rows_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<false, true, true>(p);
 }
-// Products of inputs that are transformed.
-QUARTET_EARLY_KERNEL(exl3_transformed_sum_sm80, kThreads, 3, Exl3ProductParams) {
+// Products of the activations of gate and up.
+QUARTET_EARLY_KERNEL(exl3_activations_sum_sm80, kThreads, 3, Exl3ProductParams) {
   Product<true, false, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_transformed_sum_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_activations_sum_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<true, false, true>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_transformed_mul1_sm80, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_activations_mul1_sm80, kThreads, 3, Exl3ProductParams) {
   Product<true, true, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_transformed_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_activations_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
   Product<true, true, true>(p);
 }
 

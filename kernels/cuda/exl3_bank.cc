@@ -159,7 +159,7 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
 
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows) {
-  constexpr int kMostStrips = 4;
+  constexpr int kUsualStrips = 4, kMostStrips = 8;
   constexpr int64_t kMostInputs = 1024, kLeastInputs = 512;  // of a part; of one of two even less
   // Two blocks a multiprocessor are enough to keep it busy, and begin and end only once.
   const int64_t enough = 2 * context.device->info().multiprocessors * 9 / 10;
@@ -168,8 +168,19 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
     return in / parts <= kMostInputs &&
            rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t) <= kMaxShared / 2;
   };
+  const auto grid = [&](const Exl3Cut& cut) {
+    return groups * outputs * cut.parts / (kStrip * kWarps * cut.strips_per_warp);
+  };
+  // Where there are enough blocks twice over, half as many prepare the same inputs half as often.
+  const auto widened = [&](Exl3Cut cut) {
+    while (cut.strips_per_warp < kMostStrips && out / kBlock % (2 * cut.strips_per_warp) == 0 &&
+           grid(cut) >= 2 * enough) {
+      cut.strips_per_warp *= 2;
+    }
+    return cut;
+  };
   Exl3Cut cut;
-  for (int strips = kMostStrips; strips > 0; strips /= 2) {
+  for (int strips = kUsualStrips; strips > 0; strips /= 2) {
     if (out / kBlock % strips != 0) continue;
     cut.strips_per_warp = strips;
     cut.parts = 0;
@@ -177,7 +188,7 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
       if (blocks % parts != 0 || !fits(parts)) continue;
       if (cut.parts != 0 && parts > 2 && in / parts < kLeastInputs) break;
       cut.parts = parts;
-      if (groups * outputs * parts / (kStrip * kWarps * strips) >= enough) return cut;
+      if (grid(cut) >= enough) return widened(cut);
     }
   }
   return cut;
@@ -186,7 +197,7 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
 absl::StatusOr<Exl3Product> Exl3Product::Make(Context& context, Input input,
                                               const PackedExl3& bank) {
   const std::string name =
-      absl::StrCat("exl3_", input == Input::kRows ? "rows" : "transformed",
+      absl::StrCat("exl3_", input == Input::kRows ? "rows" : "activations",
                    bank.mul1 ? "_mul1" : "_sum", bank.column_major ? "_colmajor" : "_sm80");
   absl::StatusOr<const Kernel*> kernel = context.device->Find(name.c_str(), kMaxShared);
   if (!kernel.ok()) return kernel.status();

@@ -53,17 +53,12 @@ struct Exl3ProductParams {
   int32_t strips_per_warp;
   SaturationCounters* saturation;
 
-  // The input: x [rows, used_in], to be transformed here, or FP16 [slots, in], which is.
+  // The input: x [rows, used_in], or the activations of the sums of gate and up.
   const float* x;
   int64_t x_stride;
   int32_t used_in;
-  const uint16_t* transformed;
-
-  // Gate and up of groups: the last of the blocks that add to a range of outputs makes the inputs
-  // of down from it, FP16 of the activations, scaled and transformed. Null: not.
-  uint32_t* arrived = nullptr;      // [groups][grid_x], zero before and after
-  uint16_t* activations = nullptr;  // [slots, out]
-  int32_t used_out = 0;
+  const float* gate_up = nullptr;  // [gate_up_parts][slots][2 * in]
+  int32_t gate_up_parts = 0;
   float limit = 0.0f;
 };
 

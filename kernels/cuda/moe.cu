@@ -116,7 +116,6 @@ QUARTET_DEVICE void GroupSlots(const MoeSelectParams& p, const int* experts, int
     const auto* from = reinterpret_cast<const uint32_t*>(p.bank + 3 * group_expert[group]);
     reinterpret_cast<uint32_t*>(p.groups[group].matrices)[i % kWords] = from[i % kWords];
   }
-  for (int i = slot; i < p.arrived_count; i += static_cast<int>(blockDim.x)) p.arrived[i] = 0;
   // And the input scales on their way to the second-level cache, where that is done in no time.
   if (p.rows > 1) return;
   const int lines = (p.inputs + 63) / 64;
@@ -208,28 +207,36 @@ QUARTET_KERNEL(moe_sort, 256, 1, MoeSortParams) {
   }
 }
 
-QUARTET_KERNEL(moe_combine, 32 * kMaxTopK, 1, MoeCombineParams) {
+// What was there before the kernel that multiplied is fetched while that one still runs.
+QUARTET_EARLY_KERNEL(moe_combine, 32 * kMaxTopK, 1, MoeCombineParams) {
   __shared__ __align__(16) float outputs[kMaxTopK][exl3::kBlock];
   const int row = static_cast<int>(blockIdx.y);
   const int at = static_cast<int>(blockIdx.x) * exl3::kBlock + 4 * Lane();
-  const int slot = row * p.top_k + Warp();
+  const bool has_slot = Warp() < p.top_k;
+  const int slot = row * p.top_k + (has_slot ? Warp() : 0);
   const MoeSlot choice = p.slots[slot];
-  float v[4], scale[4];
   const int64_t place = p.places == nullptr ? slot : p.places[slot];
-  exl3::SumParts(p.sums + place * p.out + at, static_cast<int64_t>(p.slot_count) * p.out, p.parts,
-                 v);
+  float v[4], scale[4];
   exl3::LoadHalves(p.bank[3 * choice.expert + 2].svh + at, scale);
-  exl3::Hadamard(v);
+  AwaitPrevious();
+  LetNextIn();
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int column = static_cast<int>(blockIdx.x) * exl3::kBlock + thread;
+  const bool adds = thread < exl3::kBlock && column < p.used_out;
+  float* partial = p.partial + static_cast<int64_t>(row) * p.used_out + column;
+  const float before = adds ? *partial : 0.0f;
+  if (has_slot) {
+    exl3::SumParts(p.sums + place * p.out + at, static_cast<int64_t>(p.slot_count) * p.out, p.parts,
+                   v);
+    exl3::Hadamard(v);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) outputs[Warp()][4 * Lane() + i] = choice.weight * (v[i] * scale[i]);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < exl3::kBlock; i += static_cast<int>(blockDim.x)) {
-    const int column = static_cast<int>(blockIdx.x) * exl3::kBlock + i;
-    if (column >= p.used_out) continue;
-    float sum = 0.0f;
-    for (int j = 0; j < p.top_k; ++j) sum += outputs[j][i];
-    p.partial[static_cast<int64_t>(row) * p.used_out + column] += sum;
+    for (int i = 0; i < 4; ++i) outputs[Warp()][4 * Lane() + i] = choice.weight * (v[i] * scale[i]);
   }
+  __syncthreads();
+  if (!adds) return;
+  float sum = 0.0f;
+  for (int j = 0; j < p.top_k; ++j) sum += outputs[j][thread];
+  *partial = before + sum;
 }
 
 namespace {

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Exl3Experts>> Exl3Experts::Make(
       Exl3Product::Make(context, Exl3Product::Input::kRows, *bank);
   if (!gate_up.ok()) return gate_up.status();
   absl::StatusOr<Exl3Product> product =
-      Exl3Product::Make(context, Exl3Product::Input::kTransformed, *bank);
+      Exl3Product::Make(context, Exl3Product::Input::kActivations, *bank);
   if (!product.ok()) return product.status();
   absl::StatusOr<Buffer> table =
       UploadBytes(context, bank->weights.data(), bank->weights.size() * sizeof(Exl3Weights),
@@ -80,11 +80,6 @@ int Exl3Experts::Groups(int rows) const {
   return std::min(rows * top_k_, experts_);
 }
 
-// Ranges of outputs whose sums are counted, as many as any cut makes.
-int Exl3Experts::Counters(int rows) const {
-  return rows * top_k_ * static_cast<int>(shape_.padded_inner / exl3::kBlock);
-}
-
 Exl3Experts::Cuts Exl3Experts::CutsFor(int rows) const {
   const int groups = Groups(rows);
   return {CutProduct(*context_, shape_.padded_hidden, 2 * shape_.padded_inner, shape_.padded_inner,
@@ -99,9 +94,7 @@ Exl3Experts::DecodeBuffers Exl3Experts::Cut(WorkspaceCutter& cutter, int rows,
   DecodeBuffers b;
   b.slots = cutter.Take<MoeSlot>(slots);
   b.groups = cutter.Take<Exl3Group>(slots);
-  b.arrived = cutter.Take<uint32_t>(Counters(rows));
   b.gate_up = cutter.Take<float>(cuts.gate_up.parts * slots * 2 * shape_.padded_inner);
-  b.activations = cutter.Take<uint16_t>(slots * shape_.padded_inner);
   b.down = cutter.Take<float>(cuts.down.parts * slots * shape_.padded_hidden);
   return b;
 }
@@ -137,9 +130,7 @@ void Exl3Experts::Select(int rows, const RouterChoice& choice, const DecodeBuffe
                                            .scaling = choice.scaling,
                                            .groups = b.groups,
                                            .bank = table_.as<Exl3Weights>(),
-                                           .inputs = static_cast<int32_t>(shape_.padded_hidden),
-                                           .arrived = b.arrived,
-                                           .arrived_count = Counters(rows)});
+                                           .inputs = static_cast<int32_t>(shape_.padded_hidden)});
 }
 
 void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const {
@@ -157,12 +148,7 @@ void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const Decod
                    .saturation = context_->saturation,
                    .x = x,
                    .x_stride = shape_.hidden,
-                   .used_in = static_cast<int32_t>(shape_.hidden),
-                   .transformed = nullptr,
-                   .arrived = b.arrived,
-                   .activations = b.activations,
-                   .used_out = static_cast<int32_t>(shape_.inner),
-                   .limit = shape_.limit},
+                   .used_in = static_cast<int32_t>(shape_.hidden)},
                   cuts.gate_up, Groups(rows), rows);
 }
 
@@ -182,7 +168,9 @@ void Exl3Experts::Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const
                 .x = nullptr,
                 .x_stride = 0,
                 .used_in = static_cast<int32_t>(shape_.inner),
-                .transformed = b.activations},
+                .gate_up = b.gate_up,
+                .gate_up_parts = cuts.gate_up.parts,
+                .limit = shape_.limit},
                cuts.down, Groups(rows), rows);
 }
 
@@ -191,7 +179,7 @@ void Exl3Experts::Combine(int rows, int parts, const MoeSlot* slots, const int32
   context_->device->Launch(combine_,
                            {.grid_x = static_cast<unsigned>(shape_.padded_hidden / exl3::kBlock),
                             .grid_y = static_cast<unsigned>(rows),
-                            .threads = 32 * static_cast<unsigned>(top_k_)},
+                            .threads = static_cast<unsigned>(std::max(32 * top_k_, exl3::kBlock))},
                            MoeCombineParams{.sums = sums,
                                             .places = places,
                                             .slots = slots,

@@ -36,12 +36,10 @@ class Exl3Experts final : public RoutedExperts {
 
   // The parts of a decode step (at most eight rows), for benchmarks of them.
   struct DecodeBuffers {
-    MoeSlot* slots = nullptr;         // [rows, top_k]
-    Exl3Group* groups = nullptr;      // [rows * top_k]
-    uint32_t* arrived = nullptr;      // [slots][inner / 128] counters of gate and up
-    float* gate_up = nullptr;         // [parts][slots][2 * inner]
-    uint16_t* activations = nullptr;  // FP16 [slots][inner], transformed for down
-    float* down = nullptr;            // [parts][slots][hidden]
+    MoeSlot* slots = nullptr;     // [rows, top_k]
+    Exl3Group* groups = nullptr;  // [rows * top_k]
+    float* gate_up = nullptr;     // [parts][slots][2 * inner]
+    float* down = nullptr;        // [parts][slots][hidden]
   };
   DecodeBuffers Cut(WorkspaceCutter& cutter, int rows, const Cuts& cuts) const;
   void Select(int rows, const RouterChoice& choice, const DecodeBuffers& b) const;
@@ -68,7 +66,6 @@ class Exl3Experts final : public RoutedExperts {
   int RowTile(int rows) const;
   int MostTiles(int rows) const;
   int Groups(int rows) const;
-  int Counters(int rows) const;
   void Decode(const float* x, int rows, const RouterChoice& choice, float* partial,
               std::byte* workspace) const;
   void Prefill(const float* x, int rows, const RouterChoice& choice, float* partial,

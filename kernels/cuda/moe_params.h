@@ -34,9 +34,6 @@ struct MoeSelectParams {
   Exl3Group* groups;        // [rows * top_k]
   const Exl3Weights* bank;  // [experts][gate, up, down]
   int32_t inputs;           // of gate and up, with padding
-  // Counters that the products find at zero.
-  uint32_t* arrived = nullptr;
-  int32_t arrived_count = 0;
 };
 
 // Sorts slots by expert, equal ones by number. Grid (experts).
@@ -53,7 +50,7 @@ struct MoeSortParams {
 };
 
 // partial += sum over a row's slots, first choice first, of weight * (output transform of its
-// sums). Grid (out / 128, rows), one warp a slot.
+// sums). Grid (out / 128, rows), one warp a slot, and at least 128 threads.
 struct MoeCombineParams {
   const float* sums;      // [parts][slots][out]
   const int32_t* places;  // [slots]: where a slot's sums are; null: at its number

@@ -1,11 +1,13 @@
 // Speed and memory of a whole model with random weights on one GPU: decode steps at several context
-// lengths, verify windows, and a prefill chunk, beside the bytes that each must read.
-// What each part takes of the GPU's memory stands beside the plan; more than 2 % off is a failure.
+// lengths, verify windows without and with drafts behind them, and a prefill chunk, beside the
+// bytes that each must read. What each part takes of the GPU's memory stands beside the plan; more
+// than 2 % off is a failure.
 //   quartet-full-size-bench --model models/glm-5.3-flash
 //   quartet-full-size-bench --model models/glm-5.3-flash --memory-only --ranks 4 --prefill 4096
 //   --seqs 4
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "kernels/bench/cuda_timing.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/moe.h"
@@ -31,9 +34,9 @@ namespace {
 using bench::CheckOk;
 
 constexpr int kContexts[] = {1024, 8192, 131072};
-constexpr int kWindows[] = {1, 4};
-constexpr int kSteps = 20;
 constexpr int kDraftTokens = 3;
+constexpr int kWindows[] = {1, 1 + kDraftTokens};
+constexpr int kSteps = 20;
 constexpr double kMemoryShare = 0.02;
 
 struct Options {
@@ -67,13 +70,6 @@ double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
-// Bytes of the dense weights and experts that one step reads, as they lie on the GPU.
-struct StepBytes {
-  double dense = 0;
-  double expert_slot = 0;  // of one expert, averaged over layers
-  int moe_layers = 0;
-};
-
 double Elements(const LinearView& linear) {
   return static_cast<double>(InDim(linear)) * static_cast<double>(OutDim(linear));
 }
@@ -84,33 +80,62 @@ double Exl3Bytes(const LinearView& linear) {
                          : Elements(linear) * view->bits / 8 + 2.0 * (view->in + view->out);
 }
 
+// Bytes as they lie on the GPU.
+template <typename... Linears>
+double DenseBytes(const Linears&... linears) {
+  return 2 * (Elements(linears) + ...);
+}
+double MlpBytes(const MlpWeights& m) {
+  return DenseBytes(m.gate, m.up, m.down);
+}
+double DsaBytes(const ModelConfig& config, const DsaWeights& dsa) {
+  return DenseBytes(dsa.q_a, dsa.q_b, dsa.kv_a, dsa.kv_b, dsa.o_proj, dsa.indexer.wq_b,
+                    dsa.indexer.wk, dsa.indexer.weights_proj) +
+         2.0 * config.index_head_dim * config.hidden;
+}
+// What every row reads of a mixture of experts, and what it reads of one expert.
+double SharedBytes(const ModelConfig& config, const MoeWeights& moe) {
+  return MlpBytes(moe.shared) + 2.0 * config.experts * config.hidden;
+}
+double ExpertBytes(const MoeWeights& moe) {
+  const MlpWeights& expert = moe.experts.front();
+  return Exl3Bytes(expert.gate) + Exl3Bytes(expert.up) + Exl3Bytes(expert.down);
+}
+
+// Bytes of the weights that one step reads.
+struct StepBytes {
+  double dense = 0;
+  double experts = 0;  // one of each layer
+  double draft_dense = 0;
+  double draft_expert = 0;
+  double head = 0;
+};
+
 StepBytes CountBytes(const ModelConfig& config, const ModelWeights& weights) {
   StepBytes bytes;
-  const auto add = [&](const auto&... linears) { bytes.dense += 2 * (Elements(linears) + ...); };
-  const auto mlp = [&](const MlpWeights& m) { add(m.gate, m.up, m.down); };
   for (const LayerWeights& layer : weights.layers) {
     bytes.dense += 2.0 * 2 * config.hc_map_rows() * config.hc_mult * config.hidden;
     if (const auto* kda = std::get_if<KdaWeights>(&layer.attention)) {
-      add(kda->q_proj, kda->k_proj, kda->v_proj, kda->f_a, kda->f_b, kda->g_a, kda->g_b,
-          kda->b_proj, kda->o_proj);
+      bytes.dense += DenseBytes(kda->q_proj, kda->k_proj, kda->v_proj, kda->f_a, kda->f_b, kda->g_a,
+                                kda->g_b, kda->b_proj, kda->o_proj);
     } else {
-      const auto& dsa = std::get<DsaWeights>(layer.attention);
-      add(dsa.q_a, dsa.q_b, dsa.kv_a, dsa.kv_b, dsa.o_proj, dsa.indexer.wq_b, dsa.indexer.wk,
-          dsa.indexer.weights_proj);
-      bytes.dense += 2.0 * config.index_head_dim * config.hidden;
+      bytes.dense += DsaBytes(config, std::get<DsaWeights>(layer.attention));
     }
     if (const auto* dense = std::get_if<MlpWeights>(&layer.mlp)) {
-      mlp(*dense);
+      bytes.dense += MlpBytes(*dense);
     } else {
       const auto& moe = std::get<MoeWeights>(layer.mlp);
-      mlp(moe.shared);
-      bytes.dense += 2.0 * config.experts * config.hidden;
-      const MlpWeights& expert = moe.experts.front();
-      bytes.expert_slot += Exl3Bytes(expert.gate) + Exl3Bytes(expert.up) + Exl3Bytes(expert.down);
-      ++bytes.moe_layers;
+      bytes.dense += SharedBytes(config, moe);
+      bytes.experts += ExpertBytes(moe);
     }
   }
-  bytes.expert_slot /= bytes.moe_layers;
+  bytes.head = DenseBytes(weights.head);
+  if (weights.mtp) {
+    bytes.draft_dense = DenseBytes(weights.mtp->eh_proj) +
+                        DsaBytes(config, weights.mtp->attention) +
+                        SharedBytes(config, weights.mtp->moe);
+    bytes.draft_expert = ExpertBytes(weights.mtp->moe);
+  }
   return bytes;
 }
 
@@ -187,7 +212,10 @@ class Bench {
     const bench::Ceilings ceilings = bench::MeasureCeilings(*device_);
     bench::PrintHeading(*device_, ceilings);
     for (const int window : kWindows) {
-      for (const int context : kContexts) Decode(window, context, ceilings);
+      for (const int context : kContexts) Decode(window, context, 0, ceilings);
+    }
+    if (model_->has_mtp()) {
+      for (const int context : kContexts) Decode(1 + kDraftTokens, context, kDraftTokens, ceilings);
     }
     for (const int offset : {0, 120 * 1024}) Prefill(offset);
   }
@@ -260,30 +288,58 @@ class Bench {
     return {.row_begin = 0, .rows = rows, .slot = 0, .position = position, .pages = pages_};
   }
 
-  // Steps of `window` rows that follow `context` tokens. Their caches hold whatever the pools hold,
-  // zeros at first, so that all scores of the indexer are equal.
-  void Decode(int window, int context, const bench::Ceilings& ceilings) {
+  // Makes `drafts` drafts behind a window whose rows are all accepted, as the executor does: one
+  // pass of the draft layer over the window, then one for each draft but the last, and the head for
+  // every draft. Each has to be known before the next pass begins.
+  void Draft(int window, int context, int drafts) {
+    Activations& a = model_->activations();
+    const size_t row_bytes = config_.hidden * sizeof(float);
+    std::vector<int32_t> next(window);
+    for (int r = 0; r < window; ++r) next[r] = (r * 104729) % 150000;
+    ops::Segment segment = Segment(window, context);
+    backend_->Copy(a.mtp_h, a.h, window * row_bytes);
+    for (int i = 0;; ++i) {
+      CheckOk(model_->Draft(next, {&segment, 1}));
+      const int last = segment.rows - 1;
+      const ops::SampleParams greedy;
+      ops::SampleResult drawn;
+      CheckOk(model_->Draw(a.mtp_o, {&last, 1}, {&greedy, 1}, {&drawn, 1}));
+      if (i + 1 == drafts) return;
+      backend_->Copy(a.mtp_h, a.mtp_o + last * config_.hidden, row_bytes);
+      next.assign(1, std::max(drawn.token, 0));
+      segment = Segment(1, segment.position + segment.rows);
+    }
+  }
+
+  // Steps of `window` rows that follow `context` tokens, each with so many drafts behind it. Their
+  // caches hold whatever the pools hold, zeros at first, so that all scores of the indexer are
+  // equal.
+  void Decode(int window, int context, int drafts, const bench::Ceilings& ceilings) {
     std::vector<int32_t> ids(window);
     const auto steps = [&](int count) {
       for (int i = 0; i < count; ++i) {
         for (int r = 0; r < window; ++r) ids[r] = (i * 7919 + r * 104729) % 150000;
         const ops::Segment segments[] = {Segment(window, context)};
         CheckOk(model_->Trunk(ids, segments));
+        if (drafts > 0) Draft(window, context, drafts);
       }
     };
     steps(3);
     CheckOk(device_->Synchronize());
     const double ms = CheckOk(device_->Milliseconds([&] { steps(kSteps); })) / kSteps;
-    const int distinct = DistinctExperts(window);
     const double state =
         2.0 * pools_->recurrent_floats() * sizeof(float) * config_.CountLayers(AttentionKind::kKda);
-    const double keys = static_cast<double>(context) / config_.index_kpool *
-                        config_.index_head_dim * 2 * config_.CountLayers(AttentionKind::kDsa);
-    const double total =
-        bytes_.dense + distinct * bytes_.expert_slot * bytes_.moe_layers + state + keys;
-    char what[96];
-    std::snprintf(what, sizeof(what), "decode, %d row%s at %d tokens (%.2f GB)", window,
-                  window == 1 ? "" : "s", context, total / 1e9);
+    const double keys =
+        static_cast<double>(context) / config_.index_kpool * config_.index_head_dim * 2;
+    double total = bytes_.dense + DistinctExperts(window) * bytes_.experts + state +
+                   keys * config_.CountLayers(AttentionKind::kDsa);
+    for (int i = 0; i < drafts; ++i) {
+      total += bytes_.draft_dense + DistinctExperts(i == 0 ? window : 1) * bytes_.draft_expert +
+               keys + bytes_.head;
+    }
+    const std::string what = absl::StrFormat(
+        "decode, %d row%s at %d tokens%s (%.2f GB)", window, window == 1 ? "" : "s", context,
+        drafts > 0 ? absl::StrFormat(", %d drafts", drafts) : "", total / 1e9);
     bench::PrintLine(what, ms * 1000, total, ceilings, total / ceilings.read_gbs / 1e3);
     PrintHidden(window);
   }

@@ -29,7 +29,7 @@ QUARTET_DEVICE void LoadPadded(const float* row, int at, int width, float* v) {
   for (int i = 0; i < 4; ++i) v[i] = at + i < width ? row[at + i] : 0.0f;
 }
 
-// Four floats that another block, perhaps of the same launch, wrote: not from the first cache.
+// Four floats that another kernel wrote and that are read once: not from the first cache.
 QUARTET_DEVICE float4 LoadFresh4(const float* p) {
 #ifdef QUARTET_SIMT
   return *reinterpret_cast<const float4*>(p);
@@ -43,22 +43,40 @@ QUARTET_DEVICE float4 LoadFresh4(const float* p) {
 #endif
 }
 
-// The sum of four elements over the parts of a product, first part first. Four loads at a time.
-QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
-  constexpr int kAtOnce = 4;
-  v[0] = v[1] = v[2] = v[3] = 0.0f;
+// The sums of four elements over the parts of a product, first part first, in `kRuns` places that
+// lie `apart`. All loads of eight parts are under way at a time: each takes most of a microsecond.
+template <int kRuns>
+QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stride, int parts,
+                             float (*v)[4]) {
+  constexpr int kAtOnce = 8;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run) v[run][0] = v[run][1] = v[run][2] = v[run][3] = 0.0f;
   for (int first = 0; first < parts; first += kAtOnce) {
-    float4 four[kAtOnce];
+    float4 four[kRuns][kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      four[i] = first + i < parts ? LoadFresh4(sums + (first + i) * part_stride)
-                                  : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) {
+        four[run][i] = first + i < parts
+                           ? LoadFresh4(sums + run * apart + (first + i) * part_stride)
+                           : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      v[0] += four[i].x, v[1] += four[i].y, v[2] += four[i].z, v[3] += four[i].w;
+    for (int run = 0; run < kRuns; ++run) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        v[run][0] += four[run][i].x, v[run][1] += four[run][i].y;
+        v[run][2] += four[run][i].z, v[run][3] += four[run][i].w;
+      }
     }
   }
+}
+QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
+  float one[1][4];
+  SumParts<1>(sums, 0, part_stride, parts, one);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = one[0][i];
 }
 
 // silu(min(gate, limit)) * clamp(up, -limit, limit); limit <= 0: no clamp.
@@ -135,16 +153,29 @@ QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slic
   }
 }
 
-// Rows that are transformed: row r of the slice is slots[r].
-QUARTET_DEVICE void StageTransformed(const Exl3ProductParams& p, const InputSlice& slice,
-                                     const int32_t* slots, uint32_t* shared) {
-  for (int row = 0; row < slice.rows; ++row) {
-    const uint16_t* from = p.transformed + static_cast<int64_t>(slots[row]) * p.in + slice.begin;
-    for (int at = 4 * static_cast<int>(threadIdx.x); at < slice.inputs; at += 4 * kThreads) {
-      const uint2 four = *reinterpret_cast<const uint2*>(from + at);
-      StageFour(four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16, at,
-                shared + row * slice.row_words);
-    }
+// The activations of gate and up, made here by every block that needs them: they are few, and no
+// kernel must wait for another to make them. Row r of the slice is slots[r].
+QUARTET_DEVICE void StageActivations(const Exl3ProductParams& p, const InputSlice& slice,
+                                     const Exl3Group& group, uint32_t* shared) {
+  const int blocks = slice.inputs / kBlock;  // of a row
+  const int64_t width = 2 * static_cast<int64_t>(p.in);
+  for (int task = Warp(); task < slice.rows * blocks; task += kWarps) {
+    const int row = task / blocks;
+    const int at_slice = task % blocks * kBlock + 4 * Lane();
+    const int at = slice.begin + at_slice;
+    float gate_up[2][4], gate_scale[4], up_scale[4], scale[4], v[4];
+    LoadHalves(group.matrices[0].svh + at, gate_scale);
+    LoadHalves(group.matrices[1].svh + at, up_scale);
+    LoadHalves(group.matrices[2].suh + at, scale);
+    SumParts<2>(p.gate_up + group.slots[row] * width + at, p.in, p.slots * width, p.gate_up_parts,
+                gate_up);
+    Activate(gate_up[0], gate_up[1], gate_scale, up_scale, at, p.used_in, p.limit, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+    Hadamard(v);
+    StageFour(HalfBits(v[0], slice.saturation), HalfBits(v[1], slice.saturation),
+              HalfBits(v[2], slice.saturation), HalfBits(v[3], slice.saturation), at_slice,
+              shared + row * slice.row_words);
   }
 }
 

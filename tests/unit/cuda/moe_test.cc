@@ -274,6 +274,31 @@ TEST_F(MoeOnCuda, ARowsResultDoesNotDependOnWhoSharesItsExperts) {
   EXPECT_TRUE(SameBits(alone, first_row({7, 2, 5, 5, 2, 7, 7, 0, 2})));
 }
 
+// Several blocks of down make the same inputs; only one counts what does not fit FP16. The second
+// row is the first one negated, so that the gate of element 0, all that enters down, is open in one
+// of them: its transform is 128 values that do not fit.
+TEST_F(MoeOnCuda, ActivationsThatSaturateAreCountedOnce) {
+  RandomMoe moe({.experts = 1, .top_k = 1}, {{2}}, 21);
+  ops::MoeWeights w = moe.weights();
+  const std::vector<uint16_t> thousand(128, 0x63D0);
+  std::vector<uint16_t> first(128);
+  first[0] = 0x7BFF;  // the largest
+  for (ops::LinearWeights* m : {&w.experts[0].gate, &w.experts[0].up}) {
+    std::get<ops::Exl3Matrix>(*m).svh = reinterpret_cast<const std::byte*>(thousand.data());
+    std::get<ops::Exl3Matrix>(*m).sv_signs = nullptr;
+  }
+  std::get<ops::Exl3Matrix>(w.experts[0].down).suh =
+      reinterpret_cast<const std::byte*>(first.data());
+  std::get<ops::Exl3Matrix>(w.experts[0].down).su_signs = nullptr;
+  auto x = RandomFloats(2 * 256, 1.0f, 22);
+  for (int i = 0; i < 256; ++i) x[256 + i] = -x[i];
+  const auto step = Must(cuda::StepState::Create(*device_, Limits()));
+  const auto counters = Upload(std::vector<unsigned long long>{0, 0});
+  cuda::Context context = {device_.get(), step.get(), counters.as<cuda::SaturationCounters>()};
+  OnCuda(*Must(cuda::PrepareMoeOp(w, context, nullptr)), w, x, 2);
+  EXPECT_EQ(Download<unsigned long long>(counters, 1)[0], 128u);
+}
+
 TEST_F(MoeOnCuda, ContradictoryWeightsAreRefusedByName) {
   RandomMoe moe({}, {{2}}, 18);
   ops::MoeWeights w = moe.weights();
