@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "tests/golden/mini_model.h"
 #include "tests/support/checkpoint_writer.h"
@@ -113,9 +114,32 @@ testing::Exl3Options Options(Exl3Codebook codebook, Exl3TileOrder order,
   return options;
 }
 
+// O12: the width of each tensor is its own.
+testing::Exl3Options Widths(testing::ExpertLayout layout, int (*bits_of)(std::string_view)) {
+  testing::Exl3Options options = Options(Exl3Codebook::kMcg, Exl3TileOrder::kColumnMajor, layout);
+  options.bits_of = bits_of;
+  return options;
+}
+
+int TwoBits(std::string_view) {
+  return 2;
+}
+int BitsOfLayer(std::string_view module) {
+  if (module.find("layers.9.") != std::string_view::npos) return 4;  // the draft layer
+  return module.find("layers.7.") != std::string_view::npos ? 3 : 2;
+}
+int ThreeBitsForOneMatrix(std::string_view module) {
+  return module.ends_with("layers.7.mlp.experts.2.down_proj") ? 3 : 2;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Exl3LayoutsTest,
     ::testing::Values(
+        Exl3Case{"O12_TwoBitsEverywhere", Widths(testing::ExpertLayout::kStacked, TwoBits)},
+        Exl3Case{"O12_ThreeBitsInALayerAndFourInTheDraftLayer",
+                 Widths(testing::ExpertLayout::kStacked, BitsOfLayer)},
+        Exl3Case{"O12_AnExpertOfTwoWidths",
+                 Widths(testing::ExpertLayout::kPerExpert, ThreeBitsForOneMatrix)},
         Exl3Case{"McgSm80PerExpert", Options(Exl3Codebook::kMcg, Exl3TileOrder::kSm80,
                                              testing::ExpertLayout::kPerExpert)},
         Exl3Case{"Mul1Sm80PerExpert", Options(Exl3Codebook::kMul1, Exl3TileOrder::kSm80,

@@ -130,7 +130,7 @@ absl::Status DamageCheckpoint(const std::string& dir, Damage damage) {
       return absl::OkStatus();
     }
     case Damage::kTruncatedTensor:
-      std::filesystem::resize_file(last, std::filesystem::file_size(last) - 1);
+      std::filesystem::resize_file(last, std::filesystem::file_size(last) - 64);
       return absl::OkStatus();
     case Damage::kOverlappingTensors:
       return EditHeader(last, [](Parts& parts) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -462,6 +463,7 @@ Exl3Pair ToExl3(const CheckpointImage& image, const Exl3Options& options) {
   std::vector<std::string> order;
   std::map<std::string, Stack> stacks;
   int matrices = 0;
+  std::set<int> used_bits;
   for (const StoredTensor& tensor : image.tensors) {
     const size_t at = tensor.name.find(".mlp.experts.");
     if (at == std::string::npos) {
@@ -472,8 +474,11 @@ Exl3Pair ToExl3(const CheckpointImage& image, const Exl3Options& options) {
     const std::string module = tensor.name.substr(0, tensor.name.size() - 7);  // without ".weight"
     const std::string layer = tensor.name.substr(0, at).substr(tensor.name.rfind('.', at - 1) + 1);
     const bool odd = (stacked ? std::stoi(layer) : matrices++) % 2 != 0;
-    const int bits = odd ? options.other_bits : options.bits;
+    const int bits = options.bits_of ? options.bits_of(module)
+                     : odd           ? options.other_bits
+                                     : options.bits;
     if (stacked) layer_bits[layer] = bits;
+    used_bits.insert(bits);
     const RandomExl3 matrix = MakeExl3(tensor, bits, options, random);
     if (options.with_twin) {
       pair.widened.tensors.push_back(FloatTensor(tensor.name, tensor.shape, matrix.weight));
@@ -520,7 +525,7 @@ Exl3Pair ToExl3(const CheckpointImage& image, const Exl3Options& options) {
         options.tile_order == Exl3TileOrder::kColumnMajor ? "sm70_colmajor" : "sm80";
   } else {
     quant["bits"] = "mixed_per_tensor";
-    quant["allowed_bits"] = json::array{options.bits, options.other_bits};
+    quant["allowed_bits"] = json::array(used_bits.begin(), used_bits.end());
     if (options.tile_order == Exl3TileOrder::kColumnMajor) quant["tile_order"] = "sm70_colmajor";
   }
   pair.quantised.config["quantization_config"] = std::move(quant);

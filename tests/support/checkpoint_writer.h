@@ -3,6 +3,7 @@
 
 #include <boost/json/object.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,8 @@ struct Exl3Options {
   // Per expert: bits alternate between the two from matrix to matrix. Stacked: from layer to layer.
   int bits = 3;
   int other_bits = 4;
+  // Instead: by module, "...layers.7.mlp.experts.2.gate_proj". Of a stack all are the same.
+  std::function<int(std::string_view module)> bits_of;
   // Per expert only: signs as bit fields (.su, .sv) instead of values.
   bool legacy_signs = false;
   // Per expert and column-major only: a .tile_order marker beside every trellis.
@@ -103,7 +106,7 @@ Exl3Pair ToExl3(const CheckpointImage& image, const Exl3Options& options);
 // The ways in which a checkpoint may be bad.
 enum class Damage {
   kMissingShard,     // sharded only
-  kTruncatedTensor,  // the file ends inside its last tensor
+  kTruncatedTensor,  // the file ends 64 bytes before its last tensor does
   kOverlappingTensors,
   kHeaderLongerThanFile,
   kWrongDtype,

@@ -121,7 +121,7 @@ TEST(Exl3RulesTest, MarkersWithoutCodebookInTheConfigurationAreEnough) {
   EXPECT_EQ(ErrorOf(image), "");
 }
 
-TEST(Exl3RulesTest, TileOrderMarkersAndConfigurationMustAgree) {
+TEST(Exl3RulesTest, O12_TileOrderMarkersAndConfigurationMustAgree) {
   const Exl3Options marked = {.tile_order = Exl3TileOrder::kColumnMajor,
                               .tile_order_markers = true};
   CheckpointImage image = Quantised(marked);
@@ -152,7 +152,7 @@ TEST(Exl3RulesTest, TileOrderMarkersAndConfigurationMustAgree) {
                                         "expected quantization_config.tile_order in"));
 }
 
-TEST(Exl3RulesTest, BitsMustBeThoseOfTheConfiguration) {
+TEST(Exl3RulesTest, O12_BitsMustBeThoseOfTheConfiguration) {
   CheckpointImage image = Quantised({.layout = ExpertLayout::kStacked, .bits = 2, .other_bits = 5});
   Quant(image)["layer_bits"].as_object()["7"] = 3;
   EXPECT_THAT(ErrorOf(image), HasSubstr(absl::StrCat("\"", kStack,
@@ -214,7 +214,7 @@ TEST(Exl3RulesTest, ShapesAndTypesAreChecked) {
   EXPECT_THAT(ErrorOf(image), HasSubstr("_suh\" has shape [4, 256], expected [8, 128]"));
 }
 
-TEST(Exl3RulesTest, NothingIsStoredTwice) {
+TEST(Exl3RulesTest, O12_NothingIsStoredTwice) {
   const CheckpointImage mini = *testing::ReadImage(testing::MiniModel());
   const auto dense =
       std::find_if(mini.tensors.begin(), mini.tensors.end(),
@@ -229,7 +229,7 @@ TEST(Exl3RulesTest, NothingIsStoredTwice) {
   EXPECT_THAT(ErrorOf(image), HasSubstr("are both present and hold the same weights"));
 }
 
-TEST(Exl3RulesTest, UnknownSuffixesAndObsoleteScalesAreRefused) {
+TEST(Exl3RulesTest, O12_UnknownSuffixesAndObsoleteScalesAreRefused) {
   for (const char* suffix : {".scale", ".sqg", ".bias"}) {
     CheckpointImage image = Quantised({});
     image.tensors.push_back(Scalar(std::string(kGate) + suffix, 1));
