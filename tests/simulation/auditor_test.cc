@@ -14,6 +14,8 @@
 namespace quartet::simulation {
 namespace {
 
+using coordinator::CacheTier;
+using coordinator::CopyOutcome;
 using coordinator::Core;
 using coordinator::CoreConfig;
 using coordinator::Output;
@@ -92,6 +94,43 @@ TEST_F(AuditorTest, I9AnAdmittedPromptWithoutARowInEightPlans) {
   Run(Chunk(1, position, 64));
   EXPECT_THAT(auditor_.violation(),
               HasSubstr("I9: request 2 is admitted and has no row in 8 plans"));
+}
+
+TEST_F(AuditorTest, I9StepsThatDoNothingButCopyForEver) {
+  config_.epoch = 2;
+  config_.page_tokens = 64;
+  config_.snapshots = config_.host_snapshots = 2;
+  config_.host_pages = 4;
+  config_.min_decode_share = 0.5;  // an admitted prompt may wait
+  auditor_.OnEngine(config_, 1);
+  Request& request = requests_[1] = MakeRequest(1, 4000, 10, 1000);
+  UnitNames names(0, config_.page_tokens);
+  request.cache_root = names.root();
+  request.unit_keys = names.Append(request.prompt_ids);
+  auditor_.OnSubmit(request, {SubmitOutcome::Kind::kAccepted, 1, ""});
+  Run(Chunk(1, 0, 64));
+  const auto copy = [&](CacheTier from, uint32_t from_place, CacheTier to, uint32_t to_place) {
+    StepPlan plan;
+    plan.epoch = config_.epoch;
+    plan.step_id = ++step_;
+    TierCopy& unit = plan.copies.emplace_back();
+    unit.from = from;
+    unit.from_place = from_place;
+    unit.to = to;
+    unit.to_place = to_place;
+    unit.key = request.unit_keys[0];
+    unit.n_tokens = config_.page_tokens;
+    auditor_.OnPlan(plan);
+    auditor_.OnAnswer(
+        {.epoch = plan.epoch, .step_id = plan.step_id, .copies = {CopyOutcome::kDone}});
+    auditor_.OnApplied(plan.epoch, plan.step_id, true);
+  };
+  copy(CacheTier::kDevice, 0, CacheTier::kHost, 2);
+  for (int i = 0; i < 1040; ++i) copy(CacheTier::kHost, 2, CacheTier::kDevice, 9);
+  EXPECT_EQ(auditor_.violation(), "") << "four tries through two tiers for each request";
+  copy(CacheTier::kHost, 2, CacheTier::kDevice, 9);
+  EXPECT_THAT(auditor_.violation(),
+              HasSubstr("I9: 1 requests wait, and 1041 steps did nothing but copy for them"));
 }
 
 TEST_F(AuditorTest, I10MoreTokensThanTheBudget) {
