@@ -24,6 +24,7 @@
 #include "services/common/log.h"
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
+#include "shard_worker/checkpoint/decode_check.h"
 #include "shard_worker/checkpoint/read_ahead.h"
 #include "shard_worker/checkpoint/synthetic.h"
 #include "shard_worker/checkpoint/weights.h"
@@ -35,6 +36,7 @@
 #include "shard_worker/executor/rank_tiers.h"
 #include "shard_worker/executor/worker_metrics.h"
 #include "shard_worker/memory/pools.h"
+#include "shard_worker/model/decode_probe.h"
 #include "shard_worker/model/model.h"
 #include "shard_worker/model/status_macros.h"
 
@@ -327,6 +329,9 @@ class ShardWorker::Impl {
     limits.max_pages =
         static_cast<int>((context + kTokensPerPage - 1) / kTokensPerPage) * pool_options.slots;
     QUARTET_ASSIGN(backend_, device_->MakeBackend(limits));
+    const absl::Status decodes = CheckDecoding(
+        weights, [this](const Exl3View& view) { return DecodeBlock(*backend_, view); });
+    if (!decodes.ok()) return decodes;
     pool_options.draft_tokens = kMaxDraftTokens;
     pool_options.kv_dtype = options_.kv_dtype;
     QUARTET_ASSIGN(pools_, Pools::Create(config_, tp, pool_options, *backend_));

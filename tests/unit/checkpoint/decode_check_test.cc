@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/exl3.h"
+#include "shard_worker/model/decode_probe.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/exl3_scalar.h"
 #include "tests/unit/checkpoint/weight_walk.h"
@@ -26,7 +29,7 @@ using testing::ScratchFolder;
 using ::testing::SizeIs;
 
 // As the CPU's kernels decode, of a matrix that says so much about itself.
-absl::StatusOr<std::vector<uint16_t>> DecodeOnCpu(const Exl3View& view) {
+absl::StatusOr<std::vector<float>> DecodeOnCpu(const Exl3View& view) {
   ops::Exl3Matrix matrix;
   matrix.bits = view.bits;
   matrix.codebook = view.codebook == Exl3Codebook::kMcg    ? ops::Codebook::kMcg
@@ -37,7 +40,9 @@ absl::StatusOr<std::vector<uint16_t>> DecodeOnCpu(const Exl3View& view) {
   matrix.in = matrix.out = kDecodeBlock;
   matrix.trellis = view.trellis;
   matrix.tile_row_stride = view.tile_row_stride_bytes / view.tile_bytes;
-  return cpu::DecodeInner(matrix);
+  std::vector<float> block;
+  for (const uint16_t bits : cpu::DecodeInner(matrix)) block.push_back(HalfToFloat(bits));
+  return block;
 }
 
 class DecodeCheckTest : public ::testing::Test {
@@ -53,6 +58,7 @@ class DecodeCheckTest : public ::testing::Test {
   }
 
   const ScratchFolder folder_;
+  const std::unique_ptr<cpu::CpuBackend> backend_ = cpu::MakeCpuBackend({.threads = 1});
   absl::StatusOr<testing::Resolved> resolved_ = absl::UnknownError("not resolved");
 };
 
@@ -65,6 +71,10 @@ TEST_F(DecodeCheckTest, O12_EveryCodebookOrderAndWidthPasses) {
             Resolve({.codebook = codebook, .tile_order = order, .bits = bits, .other_bits = bits});
         const absl::Status status = CheckDecoding(weights, DecodeOnCpu);
         EXPECT_TRUE(status.ok()) << status;
+        // And through the op that the worker multiplies with.
+        const absl::Status multiplied = CheckDecoding(
+            weights, [&](const Exl3View& view) { return DecodeBlock(*backend_, view); });
+        EXPECT_TRUE(multiplied.ok()) << multiplied;
       }
     }
   }
@@ -117,7 +127,7 @@ TEST_F(DecodeCheckTest, O12_AWrongDecodeIsFoundAndTheTensorNamed) {
   };
   const auto names_it =
       AllOf(HasSubstr(folder_.path() + "/model.safetensors: tensor \"" + first + "\""),
-            HasSubstr("the self-test of its decoding failed, found 0x"));
+            HasSubstr("the self-test of its decoding failed, found "));
   EXPECT_THAT(message([](Exl3View view) {
                 view.tile_order = Exl3TileOrder::kColumnMajor;
                 return DecodeOnCpu(view);
@@ -135,7 +145,7 @@ TEST_F(DecodeCheckTest, O12_AWrongDecodeIsFoundAndTheTensorNamed) {
               names_it);
   EXPECT_THAT(message([](const Exl3View& view) {
                 auto block = DecodeOnCpu(view);
-                block->at(100 * kDecodeBlock + 17) ^= 1;  // one bit of one weight
+                block->at(100 * kDecodeBlock + 17) *= 1.004f;  // four last places of one weight
                 return block;
               }),
               AllOf(names_it, HasSubstr("at input 100, output 17")));
