@@ -20,6 +20,8 @@ void AddBenchCommand(CLI::App& app, Command* chosen);
 void AddDoctorCommand(CLI::App& app, Command* chosen);
 void AddPlanCommand(CLI::App& app, Command* chosen);
 void AddSimCommand(CLI::App& app, Command* chosen);
+void AddRenderCommand(CLI::App& app, Command* chosen);
+void AddParseCommand(CLI::App& app, Command* chosen);
 
 }  // namespace quartet::cli
 

@@ -15,6 +15,8 @@ int main(int argc, char** argv) {
   quartet::cli::AddDoctorCommand(app, &chosen);
   quartet::cli::AddPlanCommand(app, &chosen);
   quartet::cli::AddSimCommand(app, &chosen);
+  quartet::cli::AddRenderCommand(app, &chosen);
+  quartet::cli::AddParseCommand(app, &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

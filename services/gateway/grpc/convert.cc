@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/openai/answer.h"
 #include "services/gateway/text/json.h"
 #include "services/gateway/text/value.h"
 
@@ -110,8 +111,9 @@ std::variant<Prepared, ApiError> PreparePlain(const v1::GenerateRequest& request
   return PrepareCompletionFields(std::move(fields), context, std::numeric_limits<uint32_t>::max());
 }
 
-v1::FinishReason ToReason(FinishKind kind) {
-  return kind == FinishKind::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
+v1::FinishReason ToReason(const ChoiceFinish& finish) {
+  if (finish.kind == FinishKind::kLength) return v1::FINISH_REASON_LENGTH;
+  return finish.complete_calls > 0 ? v1::FINISH_REASON_TOOL_CALLS : v1::FINISH_REASON_STOP;
 }
 
 }  // namespace
@@ -145,10 +147,28 @@ std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update,
                                               const AnswerStyle& style) {
   std::vector<v1::GenerateResponse> responses;
   for (const text::TextPiece& piece : update.pieces) {
-    if (piece.kind == text::TextKind::kContent) {
-      responses.emplace_back().set_text(piece.text);
-    } else if (style.include_reasoning) {
-      responses.emplace_back().set_reasoning(piece.text);
+    switch (piece.kind) {
+      case text::TextKind::kReasoning:
+        if (style.include_reasoning) responses.emplace_back().set_reasoning(piece.text);
+        break;
+      case text::TextKind::kContent:
+        responses.emplace_back().set_text(piece.text);
+        break;
+      case text::TextKind::kCallName: {
+        v1::ToolCallDelta* call = responses.emplace_back().mutable_tool_call();
+        call->set_index(piece.call);
+        call->set_id(NewCallId());
+        call->set_name(piece.text);
+        break;
+      }
+      case text::TextKind::kCallArguments: {
+        v1::ToolCallDelta* call = responses.emplace_back().mutable_tool_call();
+        call->set_index(piece.call);
+        call->set_arguments(piece.text);
+        break;
+      }
+      case text::TextKind::kCallEnd:
+        break;
     }
   }
   if (style.return_token_ids && !update.ids.empty()) {
@@ -158,7 +178,7 @@ std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update,
   if (update.finish) {
     if (responses.empty()) responses.emplace_back();
     v1::GenerateResponse::Finish* finish = responses.back().mutable_finish();
-    finish->set_reason(ToReason(update.finish->kind));
+    finish->set_reason(ToReason(*update.finish));
     finish->set_prompt_tokens(update.usage.prompt_tokens);
     finish->set_completion_tokens(update.usage.completion_tokens);
     finish->set_cached_tokens(update.usage.cached_tokens);

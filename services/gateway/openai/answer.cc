@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/gateway/routing/gateway_core.h"
 #include "services/gateway/text/json.h"
 
 namespace quartet::gateway {
@@ -20,7 +21,7 @@ void AppendFinish(const ChoiceFinish* finish, std::string* out) {
     *out += ",\"finish_reason\":null";
     return;
   }
-  absl::StrAppend(out, ",\"finish_reason\":\"", std::string(FinishReasonName(finish->kind)),
+  absl::StrAppend(out, ",\"finish_reason\":\"", std::string(FinishReasonName(*finish)),
                   "\",\"stop_reason\":");
   if (finish->kind == FinishKind::kStopString) {
     AppendJsonString(finish->stop_string, out);
@@ -41,8 +42,13 @@ void AppendReasoning(const std::string& text, std::string* out) {
 
 }  // namespace
 
-std::string_view FinishReasonName(FinishKind kind) {
-  return kind == FinishKind::kLength ? "length" : "stop";
+std::string_view FinishReasonName(const ChoiceFinish& finish) {
+  if (finish.kind == FinishKind::kLength) return "length";
+  return finish.complete_calls > 0 ? "tool_calls" : "stop";
+}
+
+std::string NewCallId() {
+  return RandomId("call_");
 }
 
 std::string UsageJson(const ChoiceUsage& usage) {
@@ -111,18 +117,34 @@ std::string AnswerWriter::FirstChunk(uint32_t choice, const std::string* echo_te
   return Chunk(choice, text, nullptr, prompt_ids, nullptr);
 }
 
-std::string AnswerWriter::TextDelta(const text::TextPiece& piece) const {
+std::string AnswerWriter::Delta(const text::TextPiece& piece) const {
   std::string out;
-  if (!style_.chat) {
-    AppendJsonString(piece.text, &out);
-  } else if (piece.kind == text::TextKind::kReasoning) {
-    out += '{';
-    AppendReasoning(piece.text, &out);
-    out += '}';
-  } else {
-    out += "{\"content\":";
-    AppendJsonString(piece.text, &out);
-    out += '}';
+  switch (piece.kind) {
+    case text::TextKind::kReasoning:
+      if (!style_.include_reasoning) break;
+      out += '{';
+      AppendReasoning(piece.text, &out);
+      out += '}';
+      break;
+    case text::TextKind::kContent:
+      if (style_.chat) out += "{\"content\":";
+      AppendJsonString(piece.text, &out);
+      if (style_.chat) out += '}';
+      break;
+    case text::TextKind::kCallName:
+      absl::StrAppend(&out, "{\"tool_calls\":[{\"index\":", piece.call, ",\"id\":\"", NewCallId(),
+                      "\",\"type\":\"function\",\"function\":{\"name\":");
+      AppendJsonString(piece.text, &out);
+      out += ",\"arguments\":\"\"}}]}";
+      break;
+    case text::TextKind::kCallArguments:
+      absl::StrAppend(&out, "{\"tool_calls\":[{\"index\":", piece.call,
+                      ",\"function\":{\"arguments\":");
+      AppendJsonString(piece.text, &out);
+      out += "}}]}";
+      break;
+    case text::TextKind::kCallEnd:
+      break;
   }
   return out;
 }
@@ -132,10 +154,10 @@ std::vector<std::string> AnswerWriter::Chunks(const ChoiceUpdate& update) {
   std::vector<std::string> chunks;
   const std::vector<int32_t>* ids = update.ids.empty() ? nullptr : &update.ids;
   for (const text::TextPiece& piece : update.pieces) {
-    if (piece.kind == text::TextKind::kReasoning && !style_.include_reasoning) continue;
+    const std::string delta = Delta(piece);
+    if (delta.empty()) continue;
     // The ids go with the first piece of the text that was made from them.
-    chunks.push_back(
-        Chunk(update.choice, TextDelta(piece), std::exchange(ids, nullptr), nullptr, nullptr));
+    chunks.push_back(Chunk(update.choice, delta, std::exchange(ids, nullptr), nullptr, nullptr));
   }
   const std::string_view nothing = style_.chat ? "{}" : "\"\"";
   if (update.finish) {
@@ -156,12 +178,51 @@ void AnswerWriter::Collect(const ChoiceUpdate& update) {
   NoteUsage(update.choice, update.usage);
   Collected& collected = collected_[update.choice];
   for (const text::TextPiece& piece : update.pieces) {
-    (piece.kind == text::TextKind::kReasoning ? collected.reasoning : collected.content) +=
-        piece.text;
+    switch (piece.kind) {
+      case text::TextKind::kReasoning:
+        collected.reasoning += piece.text;
+        break;
+      case text::TextKind::kContent:
+        collected.content += piece.text;
+        break;
+      case text::TextKind::kCallName:
+        collected.calls.push_back({.id = NewCallId(), .name = piece.text});
+        break;
+      case text::TextKind::kCallArguments:
+        collected.calls.back().arguments += piece.text;
+        break;
+      case text::TextKind::kCallEnd:
+        break;
+    }
   }
   if (style_.return_token_ids)
     collected.ids.insert(collected.ids.end(), update.ids.begin(), update.ids.end());
   if (update.finish) collected.finish = *update.finish;
+}
+
+void AnswerWriter::AppendMessage(const Collected& collected, std::string* out) const {
+  *out += "{\"role\":\"assistant\",\"content\":";
+  if (collected.content.empty() && !(collected.reasoning.empty() && collected.calls.empty())) {
+    *out += "null";
+  } else {
+    AppendJsonString(collected.content, out);
+  }
+  if (!collected.reasoning.empty() && style_.include_reasoning) {
+    *out += ',';
+    AppendReasoning(collected.reasoning, out);
+  }
+  // Clients wait for results even of an empty list of calls.
+  for (size_t i = 0; i < collected.calls.size(); ++i) {
+    const Call& call = collected.calls[i];
+    absl::StrAppend(out, i ? "," : ",\"tool_calls\":[", "{\"id\":\"", call.id,
+                    "\",\"type\":\"function\",\"function\":{\"name\":");
+    AppendJsonString(call.name, out);
+    *out += ",\"arguments\":";
+    AppendJsonString(call.arguments, out);
+    *out += "}}";
+  }
+  if (!collected.calls.empty()) *out += ']';
+  *out += ",\"refusal\":null}";
 }
 
 std::string AnswerWriter::Whole(const std::vector<std::string>& echo_texts,
@@ -172,17 +233,8 @@ std::string AnswerWriter::Whole(const std::vector<std::string>& echo_texts,
     const Collected& collected = collected_[i];
     absl::StrAppend(&out, i ? "," : "", "{\"index\":", i);
     if (style_.chat) {
-      out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-      if (collected.content.empty() && !collected.reasoning.empty()) {
-        out += "null";
-      } else {
-        AppendJsonString(collected.content, &out);
-      }
-      if (!collected.reasoning.empty() && style_.include_reasoning) {
-        out += ',';
-        AppendReasoning(collected.reasoning, &out);
-      }
-      out += ",\"refusal\":null}";
+      out += ",\"message\":";
+      AppendMessage(collected, &out);
     } else {
       out += ",\"text\":";
       AppendJsonString(

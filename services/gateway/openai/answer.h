@@ -42,16 +42,24 @@ class AnswerWriter {
   ChoiceUsage TotalUsage() const;
 
  private:
+  struct Call {
+    std::string id;
+    std::string name;
+    std::string arguments;
+  };
   struct Collected {
     std::string content;
     std::string reasoning;
+    std::vector<Call> calls;
     std::vector<int32_t> ids;
     ChoiceFinish finish;
   };
   std::string Chunk(uint32_t choice, std::string_view delta, const std::vector<int32_t>* ids,
                     const std::vector<int32_t>* prompt_ids, const ChoiceFinish* finish) const;
   std::string Open(std::string_view object) const;
-  std::string TextDelta(const text::TextPiece& piece) const;
+  // Empty if there is nothing to show.
+  std::string Delta(const text::TextPiece& piece) const;
+  void AppendMessage(const Collected& collected, std::string* out) const;
 
   const AnswerHead head_;
   const AnswerStyle style_;
@@ -59,9 +67,11 @@ class AnswerWriter {
   std::vector<Collected> collected_;
 };
 
+// A name for a tool call that no other has.
+std::string NewCallId();
 std::string UsageJson(const ChoiceUsage& usage);
-// "stop" or "length".
-std::string_view FinishReasonName(FinishKind kind);
+// "stop", "length" or "tool_calls".
+std::string_view FinishReasonName(const ChoiceFinish& finish);
 
 }  // namespace quartet::gateway
 

@@ -9,6 +9,7 @@
 #include "services/gateway/text/chat_prompt.h"
 #include "services/gateway/text/detokenizer.h"
 #include "services/gateway/text/json.h"
+#include "services/gateway/text/tool_schema.h"
 
 namespace quartet::gateway {
 namespace {
@@ -61,8 +62,8 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   plan.request_id = fields.request_id;
   plan.sampling = ResolveSampling(fields, context.model->defaults.sampling, RandomSeed());
   plan.output.skip_special_tokens = fields.skip_special_tokens;
-  plan.output.stop = fields.stop;
-  plan.output.include_stop_string = fields.include_stop_str_in_output;
+  plan.output.text = {.stop = fields.stop,
+                      .include_stop_string = fields.include_stop_str_in_output};
   plan.output.stop_ids = fields.stop_token_ids;
   if (!fields.ignore_eos) plan.output.end_ids = context.model->defaults.end.ids;
   plan.stop_ids = fields.stop_token_ids;
@@ -95,6 +96,16 @@ ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint
   return {.message = std::move(message),
           .param = std::string(param),
           .code = "context_length_exceeded"};
+}
+
+text::AnswerTextOptions ChatTextOptions(const Value& body, const ChatFields& fields,
+                                        bool opens_think) {
+  return {.split = true,
+          .opens_think = opens_think,
+          .tools = text::ActiveTools(body),
+          .one_call = !fields.parallel_tool_calls,
+          .stop = fields.stop,
+          .include_stop_string = fields.include_stop_str_in_output};
 }
 
 std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const PrepareContext& context) {
@@ -130,8 +141,7 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
   FillCommon(fields, context, &out);
   out.style.chat = true;
   out.style.include_reasoning = fields.include_reasoning;
-  out.plan.output.split_reasoning = true;
-  out.plan.output.tools_active = prompt.tools_active;
+  out.plan.output.text = ChatTextOptions(value, fields, prompt.opens_think);
   if (fields.return_token_ids) out.prompt_ids.push_back(prompt.ids);
   const auto room = static_cast<uint32_t>(context.max_model_len - prompt.ids.size());
   out.plan.choices.push_back({.prompt_ids = std::move(prompt.ids),

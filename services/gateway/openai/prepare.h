@@ -54,6 +54,10 @@ std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields
                                                          const PrepareContext& context,
                                                          uint32_t tokens_default);
 
+// How the text that the model writes to a chat request becomes its answer.
+text::AnswerTextOptions ChatTextOptions(const text::Value& body, const ChatFields& fields,
+                                        bool opens_think);
+
 // The error for a prompt that leaves too little room: `requested` tokens of output, 0 if the client
 // did not say.
 ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint64_t requested,

@@ -203,7 +203,7 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
   ParseScheduling(fields, out);
 }
 
-void CheckTools(Fields& fields) {
+void ParseTools(Fields& fields, ChatFields* out) {
   const Value* tools = fields.Get("tools");
   if (tools && !tools->is_list()) {
     fields.Fail("tools", absl::StrCat("must be a list, not ", std::string(tools->TypeName())));
@@ -221,16 +221,17 @@ void CheckTools(Fields& fields) {
         fields.Fail("tool_choice", "needs tools");
       }
     } else if (choice->is_object()) {
-      fields.Fail("tool_choice", "naming a tool is not supported", kUnsupported);
+      const Value type = choice->Get("type");
+      const bool allowed = type.is_string() && type.string() == "allowed_tools";
+      fields.Fail("tool_choice",
+                  allowed ? "\"allowed_tools\" is not supported" : "naming a tool is not supported",
+                  kUnsupported);
     } else {
       fields.Fail("tool_choice", absl::StrCat("must be a string or an object, not ",
                                               std::string(choice->TypeName())));
     }
   }
-  const std::optional<bool> parallel = fields.Bool("parallel_tool_calls");
-  if (any && parallel && !*parallel) {
-    fields.Fail("parallel_tool_calls", "only true is supported", kUnsupported);
-  }
+  out->parallel_tool_calls = fields.Bool("parallel_tool_calls").value_or(true);
 }
 
 }  // namespace
@@ -256,7 +257,7 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   ParseCommon(fields, limits, 1, &error, &out);
   RefuseBool(fields, "logprobs", false);
   RefuseInteger(fields, "top_logprobs", 0, 20, 0);
-  CheckTools(fields);
+  ParseTools(fields, &out);
   if (fields.Get("functions"))
     fields.Fail("functions", "is not supported; use tools", kUnsupported);
   if (fields.Get("function_call"))

@@ -50,6 +50,7 @@ struct CommonFields {
 
 struct ChatFields : CommonFields {
   bool include_reasoning = true;
+  bool parallel_tool_calls = true;
 };
 
 // Text, in which added tokens are matched, or ids.

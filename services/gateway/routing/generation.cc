@@ -21,7 +21,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     choices_.reserve(plan_.choices.size());
     for (const ChoicePlan& choice : plan_.choices) {
       OutputOptions options = plan_.output;
-      options.opens_think = choice.opens_think;
+      options.text.opens_think = choice.opens_think;
       choices_.push_back(std::make_unique<Choice>(model_->tokenizer.get(), std::move(options)));
       choices_.back()->usage.prompt_tokens = static_cast<uint32_t>(choice.prompt_ids.size());
     }
@@ -117,8 +117,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     if (choice.pipeline.stopped()) {
       // What the engine says about the end is not waited for: the count is known here.
       choice.sequence->Truncate(choice.pipeline.completion_tokens());
-      FinishChoice(index,
-                   {.kind = FinishKind::kStopString, .stop_string = choice.pipeline.stop_string()});
+      FinishChoice(index, {});
     }
   }
 
@@ -133,17 +132,16 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     Admitted(index, end.cached_tokens);
     choice.usage.cached_tokens = end.cached_tokens;
     OutputPipeline::Output output;
-    choice.pipeline.Finish(&output);
+    const bool length = end.reason == SequenceEnd::Reason::kLength;
+    choice.pipeline.Finish(length ? text::OutputEnd::kLength : text::OutputEnd::kStop, &output);
     Deliver(index, std::move(output));
     ChoiceFinish finish;
-    if (choice.pipeline.stopped()) {
-      finish = {.kind = FinishKind::kStopString, .stop_string = choice.pipeline.stop_string()};
-    } else if (end.reason == SequenceEnd::Reason::kLength) {
+    if (length) {
       finish = {.kind = FinishKind::kLength};
     } else if (end.reason == SequenceEnd::Reason::kStopId) {
       finish = {.kind = FinishKind::kStopId, .stop_id = end.stop_id};
     }
-    FinishChoice(index, std::move(finish));
+    FinishChoice(index, finish);
   }
 
   void Deliver(uint32_t index, OutputPipeline::Output output) {
@@ -158,9 +156,11 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     if (!go_on) PauseSequences(true);
   }
 
-  void FinishChoice(uint32_t index, ChoiceFinish finish) {
+  // `engine`: the end as the engine tells it; what the text says goes before it.
+  void FinishChoice(uint32_t index, const ChoiceFinish& engine) {
     Choice& choice = *choices_[index];
     choice.finished = true;
+    ChoiceFinish finish = FinishOf(choice.pipeline.text(), engine);
     if (choice.sequence) choice.sequence->SetPaused(false);  // lets the call to the engine end
     observer_->OnUpdate({.choice = index, .usage = choice.usage, .finish = std::move(finish)});
     if (--unfinished_ > 0) return;
@@ -200,6 +200,16 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
 };
 
 }  // namespace
+
+ChoiceFinish FinishOf(const text::AnswerText& text, ChoiceFinish engine) {
+  if (text.stopped_by_string()) {
+    engine = {.kind = FinishKind::kStopString, .stop_string = text.stop_string()};
+  } else if (text.stopped()) {
+    engine = {.kind = FinishKind::kCall};
+  }
+  engine.complete_calls = text.complete_calls();
+  return engine;
+}
 
 std::shared_ptr<Generation> StartGeneration(EngineClient* engine,
                                             std::shared_ptr<const text::ModelText> model,

@@ -28,20 +28,25 @@ struct GenerationPlan {
   std::string request_id;
   std::vector<ChoicePlan> choices;  // at least one
   Sampling sampling;
-  OutputOptions output;  // opens_think comes from the choice
+  OutputOptions output;  // text.opens_think comes from the choice
   std::vector<int32_t> stop_ids;
   bool ignore_eos = false;
   std::string cache_salt;
   Scheduling scheduling;
 };
 
-enum class FinishKind { kEndToken, kStopId, kStopString, kLength };
+// kCall: the one call that was allowed is complete.
+enum class FinishKind { kEndToken, kStopId, kStopString, kCall, kLength };
 
 struct ChoiceFinish {
   FinishKind kind = FinishKind::kEndToken;
   std::string stop_string;  // with kStopString
   int32_t stop_id = 0;      // with kStopId
+  uint32_t complete_calls = 0;
 };
+
+// How a choice ended: as its text says, if that ended it, else as `engine` says.
+ChoiceFinish FinishOf(const text::AnswerText& text, ChoiceFinish engine);
 
 struct ChoiceUsage {
   uint32_t prompt_tokens = 0;

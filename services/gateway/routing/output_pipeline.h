@@ -1,27 +1,21 @@
-// From sampled ids to what the client sees: detokeniser, reasoning split, stop strings.
+// From sampled ids to what the client sees: the detokeniser, then the parts of the answer.
 #ifndef QUARTET_SERVICES_GATEWAY_ROUTING_OUTPUT_PIPELINE_H_
 #define QUARTET_SERVICES_GATEWAY_ROUTING_OUTPUT_PIPELINE_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "services/gateway/text/answer_text.h"
 #include "services/gateway/text/detokenizer.h"
-#include "services/gateway/text/reasoning.h"
-#include "services/gateway/text/stop_strings.h"
 #include "services/gateway/text/tokenizer.h"
 
 namespace quartet::gateway {
 
 struct OutputOptions {
-  bool split_reasoning = false;  // else all text is content
-  bool opens_think = false;      // with split_reasoning: the output starts as reasoning
-  bool tools_active = false;
+  text::AnswerTextOptions text;
   bool skip_special_tokens = true;
-  std::vector<std::string> stop;  // looked for in content only
-  bool include_stop_string = false;
   // Tokens that end the output; they count, their text is not shown. Empty with ignore_eos.
   std::vector<int32_t> end_ids;
   std::vector<int32_t> stop_ids;
@@ -40,33 +34,29 @@ class OutputPipeline {
   // Feeds ids in the order in which they were sampled. Once stopped() nothing more is taken.
   void Append(std::span<const int32_t> ids, Output* out);
   // The engine has ended the sequence: releases what was held back. May find a stop string yet.
-  void Finish(Output* out);
+  void Finish(text::OutputEnd end, Output* out);
 
-  // A stop string was found. Of the tokens the first completion_tokens() count.
-  bool stopped() const { return stopped_; }
-  const std::string& stop_string() const { return matcher_.stop_string(); }
+  // The text ended the answer (AnswerText::stopped). Of the tokens the first completion_tokens()
+  // count.
+  bool stopped() const { return text_.stopped(); }
+  const text::AnswerText& text() const { return text_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
   uint32_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  void Feed(std::string_view text, bool at_end, Output* out);
   void NoteStop(Output* out);
 
   struct Mark {
-    uint64_t content_bytes;  // fed to the matcher when the token was done
+    uint64_t content_bytes;  // when the token was done
     uint32_t reasoning_tokens;
   };
 
-  OutputOptions options_;
+  const OutputOptions options_;
   text::Detokenizer detokenizer_;
-  std::optional<text::ReasoningSplitter> splitter_;
-  text::StopMatcher matcher_;
-  std::vector<text::TextPiece> split_;
+  text::AnswerText text_;
   std::vector<Mark> marks_;  // of each token; kept only if there are stop strings
-  uint64_t content_bytes_ = 0;
   uint32_t completion_tokens_ = 0;
   uint32_t reasoning_tokens_ = 0;
-  bool stopped_ = false;
 };
 
 }  // namespace quartet::gateway

@@ -148,8 +148,6 @@ std::variant<NormalisedChat, RequestError> NormaliseChatRequest(const Value& bod
   if (continues && !normaliser.failed()) messages = MarkLastMessage(messages, &chat, normaliser);
   if (normaliser.failed()) return normaliser.error();
 
-  const Value choice = body.Get("tool_choice");
-  chat.tools_active = tools.is_list() && !(choice.is_string() && choice.string() == "none");
   if (!effort.empty()) SetEntry(&variables, "reasoning_effort", Value::String(effort));
   if (continues) {
     SetEntry(&variables, "add_generation_prompt", Value::Bool(false));
@@ -164,15 +162,16 @@ std::variant<NormalisedChat, RequestError> NormaliseChatRequest(const Value& bod
   return chat;
 }
 
-std::variant<ChatPrompt, RequestError> BuildChatPrompt(const ModelText& model, const Value& body,
-                                                       const ChatPromptOptions& options) {
+std::variant<RenderedChat, RequestError> RenderChat(const ChatTemplate& chat_template,
+                                                    const ControlTokenEscaper& escaper,
+                                                    const Value& body,
+                                                    const ChatPromptOptions& options) {
   std::variant<NormalisedChat, RequestError> normalised =
-      NormaliseChatRequest(body, model.escaper, options);
+      NormaliseChatRequest(body, escaper, options);
   if (auto* error = std::get_if<RequestError>(&normalised)) return std::move(*error);
   const NormalisedChat& chat = std::get<NormalisedChat>(normalised);
 
-  absl::StatusOr<std::string> rendered =
-      model.chat_template->Render(chat.variables, options.limits);
+  absl::StatusOr<std::string> rendered = chat_template.Render(chat.variables, options.limits);
   if (!rendered.ok()) {
     return RequestError{std::string(rendered.status().message()), "messages", ""};
   }
@@ -185,25 +184,34 @@ std::variant<ChatPrompt, RequestError> BuildChatPrompt(const ModelText& model, c
     }
     rendered->resize(cut);
   }
+  const bool opens_think = chat.continues_reasoning || EndsWith(*rendered, kThinkOpen);
+  return RenderedChat{*std::move(rendered), opens_think};
+}
+
+std::variant<ChatPrompt, RequestError> BuildChatPrompt(const ModelText& model, const Value& body,
+                                                       const ChatPromptOptions& options) {
+  std::variant<RenderedChat, RequestError> result =
+      RenderChat(*model.chat_template, model.escaper, body, options);
+  if (auto* error = std::get_if<RequestError>(&result)) return std::move(*error);
+  RenderedChat& rendered = std::get<RenderedChat>(result);
   const int64_t bytes_max = options.context_tokens * kBytesPerTokenLimit + kBytesSlack;
-  if (options.context_tokens > 0 && static_cast<int64_t>(rendered->size()) > bytes_max) {
+  if (options.context_tokens > 0 && static_cast<int64_t>(rendered.text.size()) > bytes_max) {
     return TooLong(-1, options);
   }
 
   ChatPrompt prompt;
   absl::StatusOr<std::vector<int32_t>> ids = options.trust_content_tokens
-                                                 ? model.tokenizer->Encode(*rendered)
-                                                 : model.tokenizer->EncodeRendered(*rendered);
+                                                 ? model.tokenizer->Encode(rendered.text)
+                                                 : model.tokenizer->EncodeRendered(rendered.text);
   if (!ids.ok()) return RequestError{std::string(ids.status().message()), "messages", ""};
   prompt.ids = *std::move(ids);
   const int64_t tokens = static_cast<int64_t>(prompt.ids.size());
   if (options.context_tokens > 0 && tokens + options.output_tokens_min > options.context_tokens) {
     return TooLong(tokens, options);
   }
-  prompt.opens_think = chat.continues_reasoning || EndsWith(*rendered, kThinkOpen);
-  prompt.tools_active = chat.tools_active;
-  prompt.text =
-      options.trust_content_tokens ? *std::move(rendered) : model.escaper.Unescape(*rendered);
+  prompt.opens_think = rendered.opens_think;
+  prompt.text = options.trust_content_tokens ? std::move(rendered.text)
+                                             : model.escaper.Unescape(rendered.text);
   return prompt;
 }
 

@@ -28,8 +28,13 @@ struct ChatPrompt {
   std::vector<int32_t> ids;
   // The prompt ends inside a reasoning block: the model's output starts as reasoning.
   bool opens_think = false;
-  // The request has tools and tool_choice does not forbid them.
-  bool tools_active = false;
+};
+
+// A prompt before it is encoded.
+struct RenderedChat {
+  // As the template writes it: control tokens that clients typed are markers in it.
+  std::string text;
+  bool opens_think = false;
 };
 
 struct ChatPromptOptions {
@@ -47,10 +52,9 @@ struct ChatPromptOptions {
 
 // The steps between a body and a template: roles, content, reasoning, tool-call arguments,
 // variables. The result is an object of template variables with "messages", "tools" and so on.
-// Exposed for tests and for `quartet render`.
+// Exposed for tests.
 struct NormalisedChat {
   Value variables;
-  bool tools_active = false;
   // continue_final_message: the prompt is cut at kCutMarker, which the last message holds.
   bool continues = false;
   // ... and that message has reasoning only.
@@ -59,6 +63,12 @@ struct NormalisedChat {
 std::variant<NormalisedChat, RequestError> NormaliseChatRequest(const Value& body,
                                                                 const ControlTokenEscaper& escaper,
                                                                 const ChatPromptOptions& options);
+
+// Normalises and renders; the escaper's tokens are those that clients may not forge. Pure.
+std::variant<RenderedChat, RequestError> RenderChat(const ChatTemplate& chat_template,
+                                                    const ControlTokenEscaper& escaper,
+                                                    const Value& body,
+                                                    const ChatPromptOptions& options = {});
 
 // Normalises, renders, encodes and checks the length. Pure; may be called from any thread; belongs
 // off the event loop.

@@ -1,5 +1,6 @@
 #include "services/gateway/openai/answer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace quartet::gateway {
@@ -62,6 +63,52 @@ TEST(AnswerWriter, UsageIsNullInChunksAndAnObjectInTheLastOne) {
       kOpen +
           R"([],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,)"
           R"("prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":1}}})");
+}
+
+// A call's first delta names it; what follows carries its index and arguments only.
+TEST(AnswerWriter, ChunksOfCallsHaveTheirOwnShape) {
+  AnswerWriter writer(kHead, {.chat = true, .stream = true}, 1);
+  const auto chunks = writer.Chunks({.pieces = {{text::TextKind::kCallName, "f", 1},
+                                                {text::TextKind::kCallArguments, "{\"a\": 1}", 1},
+                                                {text::TextKind::kCallEnd, "", 1}}});
+  ASSERT_EQ(chunks.size(), 2u) << "the end of a call is no chunk";
+  EXPECT_THAT(
+      chunks[0],
+      ::testing::ContainsRegex(
+          R"re("delta":."tool_calls":.."index":1,"id":"call_[A-Za-z0-9]{24}","type":"function",)re"
+          R"re("function":."name":"f","arguments":""....,"logprobs":null,"finish_reason":null)re"));
+  EXPECT_EQ(
+      chunks[1],
+      kOpen +
+          R"([{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{\"a\": 1}"}}]},)"
+          R"("logprobs":null,"finish_reason":null}]})");
+}
+
+TEST(AnswerWriter, AWholeMessageHasItsCallsAndNullForNoContent) {
+  AnswerWriter writer(kHead, {.chat = true}, 1);
+  writer.Collect(
+      {.pieces = {{text::TextKind::kCallName, "f", 0}, {text::TextKind::kCallArguments, "{", 0}}});
+  writer.Collect({.pieces = {{text::TextKind::kCallArguments, "}", 0},
+                             {text::TextKind::kCallEnd, "", 0},
+                             {text::TextKind::kCallName, "g", 1},
+                             {text::TextKind::kCallArguments, "{}", 1},
+                             {text::TextKind::kCallEnd, "", 1}},
+                  .finish = ChoiceFinish{.complete_calls = 2}});
+  EXPECT_THAT(
+      writer.Whole({}, {}),
+      ::testing::ContainsRegex(
+          R"re("content":null,"tool_calls":.."id":"call_[A-Za-z0-9]{24}","type":"function",)re"
+          R"re("function":."name":"f","arguments":".."..,."id":"call_[A-Za-z0-9]{24}",)re"
+          R"re("type":"function","function":."name":"g","arguments":".."...,"refusal":null.,)re"
+          R"re("logprobs":null,"finish_reason":"tool_calls","stop_reason":null)re"));
+}
+
+TEST(AnswerWriter, FinishReasonsFollowTheEndAndTheCalls) {
+  EXPECT_EQ(FinishReasonName({}), "stop");
+  EXPECT_EQ(FinishReasonName({.complete_calls = 1}), "tool_calls");
+  EXPECT_EQ(FinishReasonName({.kind = FinishKind::kStopString, .complete_calls = 1}), "tool_calls");
+  EXPECT_EQ(FinishReasonName({.kind = FinishKind::kCall, .complete_calls = 1}), "tool_calls");
+  EXPECT_EQ(FinishReasonName({.kind = FinishKind::kLength, .complete_calls = 1}), "length");
 }
 
 TEST(AnswerWriter, ReasoningThatWasNeverClosedLeavesContentNull) {

@@ -136,16 +136,6 @@ TEST_F(ChatApiTest, ReasoningCanBeLeftOut) {
   EXPECT_EQ(At(reply.body, "choices.0.message.content"), "Hello there.");
 }
 
-TEST_F(ChatApiTest, ToolsAreRenderedAndCallsComeBackAsContent) {
-  const std::string call = "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>";
-  Answer("use it</think>" + call);
-  const RawReply reply =
-      Chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{}}}])");
-  EXPECT_EQ(At(reply.body, "choices.0.message.content"), call);
-  EXPECT_EQ(At(reply.body, "choices.0.message.tool_calls"), "<none>");
-  EXPECT_GT(LastSeen().prompt_ids.size(), 50u) << "the tools block is part of the prompt";
-}
-
 TEST_F(ChatApiTest, MalformedBodiesAreTheClientsFault) {
   const std::string deep = std::string(200, '[') + std::string(200, ']');
   for (const std::string& body :

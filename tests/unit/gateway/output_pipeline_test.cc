@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+
+#include "services/gateway/text/json.h"
 
 namespace quartet::gateway {
 namespace {
@@ -25,6 +28,7 @@ class OutputPipelineTest : public ::testing::Test {
   struct Result {
     std::string reasoning;
     std::string content;
+    std::string calls;
     std::vector<int32_t> ids;
     uint32_t completion_tokens = 0;
     uint32_t reasoning_tokens = 0;
@@ -39,8 +43,16 @@ class OutputPipelineTest : public ::testing::Test {
     Result result;
     auto take = [&](OutputPipeline::Output out) {
       for (const text::TextPiece& piece : out.pieces) {
-        (piece.kind == text::TextKind::kReasoning ? result.reasoning : result.content) +=
-            piece.text;
+        switch (piece.kind) {
+          case text::TextKind::kReasoning:
+            result.reasoning += piece.text;
+            break;
+          case text::TextKind::kContent:
+            result.content += piece.text;
+            break;
+          default:
+            result.calls += piece.kind == text::TextKind::kCallEnd ? ";" : piece.text;
+        }
       }
     };
     for (size_t i = 0; i < ids.size() && !pipeline.stopped(); i += per_call) {
@@ -49,7 +61,7 @@ class OutputPipelineTest : public ::testing::Test {
       take(std::move(out));
     }
     OutputPipeline::Output out;
-    pipeline.Finish(&out);
+    pipeline.Finish(text::OutputEnd::kStop, &out);
     take(std::move(out));
     result.completion_tokens = pipeline.completion_tokens();
     result.reasoning_tokens = pipeline.reasoning_tokens();
@@ -75,7 +87,7 @@ TEST_F(OutputPipelineTest, SplitsReasoningAndCountsItsTokens) {
   std::vector<int32_t> ids = Ids("one two</think>The answer.");
   ids.push_back(1991);
   const Result result = RunAllWays(
-      ids, {.split_reasoning = true, .opens_think = true, .end_ids = {1984, 1991, 1993}});
+      ids, {.text = {.split = true, .opens_think = true}, .end_ids = {1984, 1991, 1993}});
   EXPECT_EQ(result.reasoning, "one two");
   EXPECT_EQ(result.content, "The answer.");
   EXPECT_EQ(result.completion_tokens, ids.size()) << "the end token counts";
@@ -85,7 +97,7 @@ TEST_F(OutputPipelineTest, SplitsReasoningAndCountsItsTokens) {
 TEST_F(OutputPipelineTest, StopStringsAreLookedForInContentOnly) {
   const Result result =
       RunAllWays(Ids("a STOP b</think>c STOP d"),
-                 {.split_reasoning = true, .opens_think = true, .stop = {"STOP"}});
+                 {.text = {.split = true, .opens_think = true, .stop = {"STOP"}}});
   EXPECT_EQ(result.reasoning, "a STOP b");
   EXPECT_EQ(result.content, "c ");
   EXPECT_TRUE(result.stopped);
@@ -95,7 +107,7 @@ TEST_F(OutputPipelineTest, OnlyTokensUpToTheStopStringCount) {
   const std::vector<int32_t> before = Ids("alpha END OF");
   std::vector<int32_t> ids = before;
   for (int32_t id : Ids(" delta and more")) ids.push_back(id);
-  const Result result = RunAllWays(ids, {.stop = {"END OF"}});
+  const Result result = RunAllWays(ids, {.text = {.stop = {"END OF"}}});
   EXPECT_EQ(result.content, "alpha ");
   EXPECT_EQ(result.completion_tokens, before.size());
 }
@@ -105,19 +117,42 @@ TEST_F(OutputPipelineTest, AMatchThatWaitedForALongerOneEndsWhereItEnded) {
   std::vector<int32_t> ids = before;
   for (int32_t id : Ids("d")) ids.push_back(id);
   ids.push_back(1991);
-  const Result result = RunAllWays(ids, {.stop = {"ab", "abc"}, .end_ids = {1991}});
+  const Result result = RunAllWays(ids, {.text = {.stop = {"ab", "abc"}}, .end_ids = {1991}});
   EXPECT_EQ(result.content, "");
   EXPECT_EQ(result.completion_tokens, before.size());
 
   std::vector<int32_t> ends = before;
   ends.push_back(1991);
-  const Result at_end = RunAllWays(ends, {.stop = {"ab", "abc"}, .end_ids = {1991}});
+  const Result at_end = RunAllWays(ends, {.text = {.stop = {"ab", "abc"}}, .end_ids = {1991}});
   EXPECT_TRUE(at_end.stopped) << "decided when the sequence ended";
   EXPECT_EQ(at_end.completion_tokens, before.size());
 }
 
+TEST_F(OutputPipelineTest, WithOneCallOnlyTheTokensUpToItsEndCount) {
+  text::AnswerTextOptions options{
+      .split = true,
+      .opens_think = true,
+      .tools = std::make_shared<const text::Tools>(*text::ParseJson(R"([{"name":"f"}])")),
+      .one_call = true};
+  const std::string call = "<tool_call>f<arg_key>k</arg_key><arg_value>1</arg_value></tool_call>";
+  const std::vector<int32_t> before = Ids("hm</think>" + call);
+  const std::vector<int32_t> ids = Ids("hm</think>" + call + call + "more");
+  const Result one = RunAllWays(ids, {.text = options});
+  EXPECT_EQ(one.calls, "f{\"k\": 1};");
+  EXPECT_TRUE(one.stopped);
+  EXPECT_EQ(one.completion_tokens, before.size());
+  EXPECT_EQ(one.reasoning_tokens, Ids("hm</think>").size());
+
+  options.one_call = false;
+  const Result all = RunAllWays(ids, {.text = options});
+  EXPECT_EQ(all.calls, "f{\"k\": 1};f{\"k\": 1};");
+  EXPECT_EQ(all.content, "more");
+  EXPECT_EQ(all.completion_tokens, ids.size());
+}
+
 TEST_F(OutputPipelineTest, TheStopStringCanBeKept) {
-  EXPECT_EQ(RunAllWays(Ids("x STOP y"), {.stop = {"STOP"}, .include_stop_string = true}).content,
+  EXPECT_EQ(RunAllWays(Ids("x STOP y"), {.text = {.stop = {"STOP"}, .include_stop_string = true}})
+                .content,
             "x STOP");
 }
 

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -97,6 +100,50 @@ TEST_F(StreamingTest, TheUsageChunkComesOnlyWhenAskedForLastAndWithoutChoices) {
   const RawReply refused = Chat(R"("stream":false,"stream_options":{"include_usage":true})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(At(refused.body, "error.param"), "stream_options");
+}
+
+TEST_F(StreamingTest, PublicBugReportsAboutStreams) {
+  std::ifstream file(QUARTET_SOURCE_DIR "/tests/data/chat/cases.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  const boost::json::value content = boost::json::parse(text.str());
+  Start();
+  int checked = 0;
+  for (const boost::json::value& item : content.at("cases").as_array()) {
+    if (item.at("kind") != "sse") continue;
+    for (const boost::json::value& variant : item.at("variants").as_array()) {
+      ++checked;
+      std::string fields = boost::json::serialize(variant.at("request"));
+      fields = fields.substr(1, fields.size() - 2);
+      const boost::json::object& expect = variant.at("expect").as_object();
+      if (const auto* status = expect.if_contains("status")) {
+        const RawReply refused = Chat(fields);
+        EXPECT_EQ(refused.status, status->as_int64());
+        EXPECT_EQ(At(refused.body, "error.type"),
+                  expect.at("error").at("type").as_string().c_str());
+        EXPECT_EQ(At(refused.body, "error.param"),
+                  expect.at("error").at("param").as_string().c_str());
+        continue;
+      }
+      std::string answer;
+      for (const boost::json::value& chunk : variant.at("engine_chunks").as_array()) {
+        answer += chunk.as_string();
+      }
+      Answer(answer);
+      const auto events = Events(Chat(fields));
+      ASSERT_GE(events.size(), 3u);
+      EXPECT_EQ(events.back(), expect.at("last_data").as_string().c_str());
+      int with_usage = 0;
+      for (size_t i = 0; i + 1 < events.size(); ++i) {
+        const bool has_usage = At(events[i], "usage.total_tokens") != "<none>";
+        with_usage += has_usage;
+        EXPECT_EQ(At(events[i], "choices") == "[]", has_usage) << events[i];
+        EXPECT_EQ(has_usage, expect.contains("usage_chunk_choices") && i + 2 == events.size());
+      }
+      EXPECT_EQ(with_usage, expect.at("chunks_with_usage_object").as_int64());
+    }
+  }
+  EXPECT_EQ(checked, 3);
 }
 
 TEST_F(StreamingTest, UsageCanRunAlong) {

@@ -187,13 +187,10 @@ TEST(ChatPrompt, ReadsTheArgumentsOfEarlierCalls) {
 
 const char kTools[] = R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{}}}])";
 
-TEST(ChatPrompt, ToolsAreActiveUnlessTheRequestForbidsThem) {
-  EXPECT_TRUE(Prompt(BodyWith(kUser, kTools)).tools_active);
-  const ChatPrompt none = Prompt(BodyWith(kUser, std::string(kTools) + R"(,"tool_choice":"none")"));
-  EXPECT_FALSE(none.tools_active);
+TEST(ChatPrompt, ToolsStayInThePromptWhenTheRequestForbidsThem) {
   // The prompt stays the same, so that its cache does.
-  EXPECT_EQ(none.text, Prompt(BodyWith(kUser, kTools)).text);
-  EXPECT_FALSE(Prompt(BodyWith(kUser, R"(,"tools":[])")).tools_active);
+  EXPECT_EQ(Prompt(BodyWith(kUser, std::string(kTools) + R"(,"tool_choice":"none")")).text,
+            Prompt(BodyWith(kUser, kTools)).text);
   EXPECT_EQ(Prompt(BodyWith(kUser, R"(,"tools":[])")).text,
             kHead + "<|user|>q<|assistant|><think>");
   EXPECT_EQ(Error(BodyWith(kUser, R"(,"tools":{})")).param, "tools");

@@ -15,6 +15,8 @@ void FuzzEncode(std::string_view input);
 void FuzzJson(std::string_view input);
 void FuzzTemplate(std::string_view input);
 void FuzzTokenizerFile(std::string_view input);
+void FuzzToolCalls(std::string_view input);
+void FuzzToolSchema(std::string_view input);
 
 namespace {
 
@@ -82,6 +84,31 @@ TEST(FuzzCorpus, Encode) {
     seeds.push_back(v.Get("text").string());
   }
   RunTarget(FuzzEncode, seeds, 100);
+}
+
+TEST(FuzzCorpus, ToolCalls) {
+  const std::string call =
+      "<tool_call>f\n<arg_key>s</arg_key><arg_value>a</arg_value>b\\</arg_value><arg_key>n</"
+      "arg_key>"
+      "<arg_value>\"5\"</arg_value></tool_call>";
+  std::vector<std::string> seeds;
+  for (char choice = 0; choice < 8; ++choice) {
+    seeds.push_back(std::string(1, choice) + "<think>hm</think>\n" + call + "\n" + call +
+                    "</think>");
+    seeds.push_back(std::string(1, choice) + call + " and <tool_call>no</tool_call>");
+  }
+  RunTarget(FuzzToolCalls, seeds, 500);
+}
+
+TEST(FuzzCorpus, ToolSchema) {
+  RunTarget(
+      FuzzToolSchema,
+      {R"({"tools":[{"name":"f","parameters":{"properties":{"k":{"$ref":"#/$defs/a~1b"}},)"
+       R"("$defs":{"a/b":{"anyOf":[{"type":["null","string"]},{"$ref":"#/properties/k"}]}}}}],)"
+       R"("key":"k","text":" \"12.50\" "})",
+       R"({"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":)"
+       R"({"k":{"allOf":[{"enum":[1,"a",{}]},{"const":1}]}}}}}],"text":"[1, 1e400]"})"},
+      2000);
 }
 
 TEST(FuzzCorpus, TokenizerFile) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,26 +13,56 @@
 namespace quartet::text {
 namespace {
 
-void AppendPythonString(const std::string& text, std::string* out) {
-  const bool has_single = text.find('\'') != std::string::npos;
-  const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
+struct Range {
+  char32_t first;
+  char32_t last;
+};
+
+// What Python's repr escapes: control and format characters, private use, and all separators but
+// the space. Characters that no version of Unicode has assigned are left out: Python's own list of
+// them changes with its version.
+constexpr Range kUnprintable[] = {
+    {0x0, 0x1F},        {0x7F, 0xA0},       {0xAD, 0xAD},       {0x600, 0x605},
+    {0x61C, 0x61C},     {0x6DD, 0x6DD},     {0x70F, 0x70F},     {0x890, 0x891},
+    {0x8E2, 0x8E2},     {0x1680, 0x1680},   {0x180E, 0x180E},   {0x2000, 0x200F},
+    {0x2028, 0x202F},   {0x205F, 0x2064},   {0x2066, 0x206F},   {0x3000, 0x3000},
+    {0xD800, 0xF8FF},   {0xFEFF, 0xFEFF},   {0xFFF9, 0xFFFB},   {0x110BD, 0x110BD},
+    {0x110CD, 0x110CD}, {0x13430, 0x13438}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
+    {0xE0001, 0xE0001}, {0xE0020, 0xE007F}, {0xF0000, 0xFFFFD}, {0x100000, 0x10FFFD},
+};
+
+bool IsPrintable(char32_t c) {
+  const auto* range = std::lower_bound(std::begin(kUnprintable), std::end(kUnprintable), c,
+                                       [](const Range& r, char32_t x) { return r.last < x; });
+  return range == std::end(kUnprintable) || c < range->first;
+}
+
+void AppendPythonString(std::string_view text, std::string* out) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
   out->push_back(quote);
-  for (const char c : text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\') {
+  while (!text.empty()) {
+    const Utf8Step step = NextUtf8(text);
+    const auto c = static_cast<uint32_t>(step.code_point);
+    if (c == static_cast<uint32_t>(quote) || c == '\\') {
       out->push_back('\\');
-      out->push_back(c);
+      out->push_back(static_cast<char>(c));
     } else if (c == '\n') {
       out->append("\\n");
     } else if (c == '\r') {
       out->append("\\r");
     } else if (c == '\t') {
       out->append("\\t");
-    } else if (byte < 0x20 || byte == 0x7F) {
-      absl::StrAppendFormat(out, "\\x%02x", byte);
+    } else if (IsPrintable(step.code_point)) {
+      out->append(text.substr(0, step.bytes));
+    } else if (c < 0x100) {
+      absl::StrAppendFormat(out, "\\x%02x", c);
+    } else if (c < 0x10000) {
+      absl::StrAppendFormat(out, "\\u%04x", c);
     } else {
-      out->push_back(c);
+      absl::StrAppendFormat(out, "\\U%08x", c);
     }
+    text.remove_prefix(step.bytes);
   }
   out->push_back(quote);
 }
