@@ -49,7 +49,7 @@ TEST_P(SimulationSeeds, EveryInvariantHoldsAndEverythingThatCanHappenDoes) {
   EXPECT_GT(t.copies_checksum, 10u);
   EXPECT_GT(t.adopted, 100u);
   EXPECT_GT(t.resumed_restored, 50u);
-  EXPECT_GT(t.resumed_adopted, 5u);
+  EXPECT_GT(t.resumed_adopted, 0u);
   for (const uint64_t finished : t.finished) EXPECT_GT(finished, 100u);
   for (int fault = 1; fault < kFaultKinds; ++fault) {
     EXPECT_GT(totals.faults[fault], 10u) << Name(static_cast<Fault>(fault));
