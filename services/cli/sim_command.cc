@@ -3,6 +3,7 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,7 @@ struct SimFlags {
   uint64_t seed = 1;
   uint64_t runs = 1;
   uint64_t steps = 400;
+  simulation::Tiers tiers = simulation::Tiers::kAsDrawn;
   bool trace = false;
   std::string replay;
 };
@@ -78,7 +80,7 @@ int RunSim(const SimFlags& flags) {
   uint64_t digest = 0;
   for (uint64_t seed = flags.seed; seed - flags.seed < flags.runs; ++seed) {
     const simulation::AbortNote note(seed, flags.steps);
-    simulation::Scenario scenario = simulation::RandomScenario(seed);
+    simulation::Scenario scenario = simulation::RandomScenario(seed, flags.tiers);
     if (flags.trace || flags.runs == 1) {
       std::cout << "seed " << seed << ": " << simulation::Describe(scenario) << "\n";
     }
@@ -112,6 +114,15 @@ void AddSimCommand(CLI::App& app, Command* chosen) {
   sim->add_option("--steps", flags->steps, "Steps of each run before its clients stop coming")
       ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
+  const std::map<std::string, simulation::Tiers> tiers = {{"drawn", simulation::Tiers::kAsDrawn},
+                                                          {"device", simulation::Tiers::kDevice},
+                                                          {"host", simulation::Tiers::kHost},
+                                                          {"disk", simulation::Tiers::kDisk}};
+  sim->add_option("--tiers", flags->tiers,
+                  "The lowest tier of the prefix cache, where there is a cache: device, host or "
+                  "disk; drawn: as the seed has it")
+      ->transform(CLI::CheckedTransformer(tiers))
+      ->default_str("drawn");
   sim->add_option("--replay", flags->replay,
                   "Give a recording (--flight-dir) to the scheduler again instead, and see that it "
                   "plans the same");

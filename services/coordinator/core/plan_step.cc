@@ -23,6 +23,8 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   draft_.clear();
   preempted_ = false;
   CloseTurns(now);
+  // What was brought back for somebody who has left.
+  if (tiers_.has_value() && queue_.empty() && !tiers_->restoring()) tiers_->ReleaseRestored();
   DraftDecodeRows();
   DraftPromptRows(now, plan.opens);
   PlanCopies(plan, now);

@@ -483,11 +483,8 @@ void Auditor::CheckIdle(const Ledger& ledger, const std::vector<SimWorker>& work
     return Violate(absl::StrCat("I5: nothing is open, and a rank holds ", worker.slots_used(),
                                 " slots and ", worker.pages_used(), " pages"));
   }
-  // A prefix that was brought back for a prompt that then left is held until the next one comes.
-  const uint32_t context = (config_.max_model_len + config_.page_tokens - 1) / config_.page_tokens;
-  const uint32_t held = config_.host_pages == 0 ? 0 : context;
   if (ledger.slots_used != 0 || ledger.pages_used != ledger.cached_pages || ledger.waiting != 0 ||
-      ledger.cached_pages - ledger.evictable_pages > held) {
+      ledger.cached_pages != ledger.evictable_pages) {
     Violate("I5: nothing is open, and the pools are in use");
   }
   if (ledger.copies_waiting != 0) {

@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 
 constexpr const char* kModel = QUARTET_SOURCE_DIR "/models/quartet-demo-exl3";
 
-Outcome Run(std::vector<std::string> flags, const std::string& input) {
+Outcome RunQuartet(std::vector<std::string> flags, const std::string& input) {
   flags.insert(flags.begin(), QUARTET_BINARY_DIR "/quartet");
   return Program(flags, {}, input).Finish();
 }
@@ -28,7 +28,7 @@ Outcome Run(std::vector<std::string> flags, const std::string& input) {
 json::object RunJson(const std::string& command, const json::value& input, int exit_code = 0,
                      std::vector<std::string> more = {}) {
   more.insert(more.begin(), {command, "--json"});
-  const Outcome outcome = Run(more, json::serialize(input));
+  const Outcome outcome = RunQuartet(more, json::serialize(input));
   EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
   std::error_code error;
   json::value value = json::parse(outcome.out, error);
@@ -117,19 +117,19 @@ TEST(RenderCommand, ControlTokensInUsersTextAreTextUnlessTrusted) {
 }
 
 TEST(RenderCommand, PrintsTheTextForPeople) {
-  const Outcome plain = Run({"render"}, kHello);
+  const Outcome plain = RunQuartet({"render"}, kHello);
   EXPECT_EQ(plain.exit_code, 0);
   EXPECT_EQ(plain.out,
             "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi<|assistant|><think>\n");
-  EXPECT_THAT(Run({"render", "--model", kModel}, kHello).out,
+  EXPECT_THAT(RunQuartet({"render", "--model", kModel}, kHello).out,
               ContainsRegex("<think>\n\n[0-9]+ ids: 1986 [0-9 ]+ 2005\n$"));
 }
 
 TEST(RenderCommand, UsesATemplateOfOnesOwn) {
   const TempFolder folder;
   std::ofstream(folder / "t.jinja") << "{{ messages[0].content }}!{% if not tools %}?{% endif %}";
-  EXPECT_EQ(Run({"render", "--chat-template", folder / "t.jinja"}, kHello).out, "Hi!?\n");
-  const Outcome missing = Run({"render", "--chat-template", folder / "none"}, kHello);
+  EXPECT_EQ(RunQuartet({"render", "--chat-template", folder / "t.jinja"}, kHello).out, "Hi!?\n");
+  const Outcome missing = RunQuartet({"render", "--chat-template", folder / "none"}, kHello);
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("none"));
 }
@@ -141,11 +141,11 @@ TEST(RenderCommand, RefusesWhatTheGatewayRefuses) {
   EXPECT_EQ(refused.at("error").at("type"), "invalid_request_error");
   EXPECT_EQ(refused.at("error").at("param"), "messages[0].role");
   EXPECT_FALSE(refused.contains("text"));
-  const Outcome plain = Run({"render"}, "[1]");
+  const Outcome plain = RunQuartet({"render"}, "[1]");
   EXPECT_EQ(plain.exit_code, 1);
   EXPECT_THAT(plain.out, IsEmpty());
   EXPECT_THAT(plain.err, HasSubstr("must be a JSON object, not list (HTTP status 400)"));
-  EXPECT_EQ(Run({"render", "--json"}, "{").exit_code, 1);
+  EXPECT_EQ(RunQuartet({"render", "--json"}, "{").exit_code, 1);
 }
 
 TEST(ParseCommand, ParsesThePublicBugsHoweverTheyAreCut) {
@@ -194,17 +194,17 @@ const char kOutput[] =
 TEST(ParseCommand, PrintsTheMessageForPeople) {
   const TempFolder folder;
   std::ofstream(folder / "request.json") << kTools;
-  const Outcome outcome = Run({"parse", "--request", folder / "request.json"}, kOutput);
+  const Outcome outcome = RunQuartet({"parse", "--request", folder / "request.json"}, kOutput);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
             "reasoning: I call.\ncall: f {\"s\": \"a\\nb\"}\nfinish_reason: tool_calls\n");
-  EXPECT_EQ(Run({"parse", "--finish", "length", "--prompt-tail", "</think>"}, "x").out,
+  EXPECT_EQ(RunQuartet({"parse", "--finish", "length", "--prompt-tail", "</think>"}, "x").out,
             "content: x\nfinish_reason: length\n");
 }
 
 TEST(ParseCommand, PrintsWhatAStreamWouldCarry) {
   const json::value input = {{"request", Request(kTools)}, {"chunks", json::array{kOutput}}};
-  const Outcome outcome = Run({"parse", "--json", "--deltas"}, json::serialize(input));
+  const Outcome outcome = RunQuartet({"parse", "--json", "--deltas"}, json::serialize(input));
   EXPECT_THAT(outcome.out, ContainsRegex("^[^\n]*\"reasoning_content\":\"I call.\"[^\n]*\n"
                                          "[^\n]*\"name\":\"f\",\"arguments\":\"\"[^\n]*\n"
                                          "[^\n]*\"function\":.\"arguments\":\"[^\n]*\n"
@@ -221,7 +221,8 @@ TEST(ParseCommand, RefusesWhatItCannotRead) {
       RunJson("parse", Request(R"({"chunks":[],"request":{"stop":[""]}})"), 1);
   EXPECT_EQ(refused.at("error").at("param"), "stop[0]");
   EXPECT_EQ(refused.at("status"), 400);
-  EXPECT_THAT(Run({"parse", "--request", "/nowhere"}, "").err, StartsWith("quartet: cannot read"));
+  EXPECT_THAT(RunQuartet({"parse", "--request", "/nowhere"}, "").err,
+              StartsWith("quartet: cannot read"));
 }
 
 }  // namespace

@@ -233,6 +233,7 @@ TEST_F(CoreTiersTest, ACancelledRestoreLeavesTheCacheFullAndNothingHeld) {
   harness.Answer();
   harness.RunAll();
   EXPECT_EQ(harness.core.GetLedger().pages_used, harness.core.GetLedger().cached_pages);
+  EXPECT_EQ(harness.core.GetLedger().evictable_pages, harness.core.GetLedger().cached_pages);
   EXPECT_EQ(Run(request), 5888u);
 }
 
