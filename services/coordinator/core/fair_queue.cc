@@ -192,7 +192,7 @@ uint64_t FairQueue::LeastWork() const {
   return least;
 }
 
-uint32_t FairQueue::EndPlan() {
+uint32_t FairQueue::EndPlan(bool held_up) {
   for (const Entry& late : entries_) {
     if (!late.admitted || late.prompt.preempted) continue;
     for (Entry& early : entries_) {
@@ -209,7 +209,7 @@ uint32_t FairQueue::EndPlan() {
   std::vector<uint64_t> computed;
   for (Entry& entry : entries_) {
     if (entry.served && entry.prompt.work == 0) computed.push_back(entry.prompt.id);
-    if (entry.waiting || entry.served) continue;
+    if (entry.waiting || entry.served || held_up) continue;
     if (++entry.idle_plans == kProgressPlans) ++stuck;
   }
   for (const uint64_t id : computed) Remove(id);

@@ -51,7 +51,7 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
       queue_.PassOver(id);
     }
   }
-  counts_.no_progress += queue_.EndPlan();
+  counts_.no_progress += queue_.EndPlan(CopiesInFlight());
 }
 
 // Whose turn it is; null if there is nobody, or no room for a chunk of anybody.

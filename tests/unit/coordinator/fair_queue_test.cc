@@ -289,5 +289,20 @@ TEST(FairQueueO3, APromptThatIsPassedOverForEightPlansIsReportedOnce) {
   EXPECT_THAT(reported, ElementsAre(kProgressPlans));
 }
 
+TEST(FairQueueO3, PlansThatAreHeldUpDoNotCount) {
+  FairQueue queue(8, 20 * kSecond);
+  queue.Push(Prompt(1, 5000));
+  queue.BeginPlan(0);
+  queue.Admit(1, 5000);
+  queue.Serve(1, 64);
+  queue.EndPlan();
+  for (int plan = 0; plan < 20; ++plan) {
+    queue.BeginPlan(0);
+    queue.PassOver(1);
+    EXPECT_EQ(queue.EndPlan(true), 0u);
+  }
+  EXPECT_EQ(queue.IdlePlans(1), 0u);
+}
+
 }  // namespace
 }  // namespace quartet::coordinator
