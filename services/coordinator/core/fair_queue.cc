@@ -205,11 +205,13 @@ uint32_t FairQueue::EndPlan(bool held_up) {
       ++overtakes_;
     }
   }
+  // Who is held up is passed by those who are not.
+  const bool counts = !held_up || std::ranges::any_of(entries_, &Entry::served);
   uint32_t stuck = 0;
   std::vector<uint64_t> computed;
   for (Entry& entry : entries_) {
     if (entry.served && entry.prompt.work == 0) computed.push_back(entry.prompt.id);
-    if (entry.waiting || entry.served || held_up) continue;
+    if (entry.waiting || entry.served || !counts) continue;
     if (++entry.idle_plans == kProgressPlans) ++stuck;
   }
   for (const uint64_t id : computed) Remove(id);

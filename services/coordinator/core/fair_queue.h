@@ -63,8 +63,8 @@ class FairQueue {
   // Of those that Next may still say, the least that one of them has left.
   uint64_t LeastWork() const;
   // Forgets prompts of which nothing is left to compute. How many have now gone without a row for
-  // kProgressPlans: none, if all goes well. A plan does not count that is held up by something that
-  // is sure to pass with the step in flight.
+  // kProgressPlans: none, if all goes well. A plan without any row does not count if it is held up
+  // by something that is sure to pass with the step in flight.
   uint32_t EndPlan(bool held_up = false);
 
   bool waits(uint64_t id) const;
