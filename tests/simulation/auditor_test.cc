@@ -324,7 +324,7 @@ class CacheAuditorTest : public AuditorTest {
 
   void Ask(uint64_t id, std::vector<int32_t> prompt) {
     requests_[id].prompt_ids = std::move(prompt);
-    requests_[id].max_tokens = 10;
+    requests_[id].max_tokens = 11;
     requests_[id].sampling.seed = id;
     requests_[id].cache_root = {.high = 1, .low = domain_};
     auditor_.OnSubmit(requests_[id], {SubmitOutcome::Kind::kAccepted, id, ""});
@@ -346,22 +346,13 @@ class CacheAuditorTest : public AuditorTest {
     auditor_.OnOutput(output, told_);
   }
   void End(uint32_t keep) {
-    if (keep < told_) {
-      auditor_.OnTruncate(1, keep, Core::TruncateOutcome::kDone);
-      Output output;
-      output.id = 1;
-      output.kind = Output::Kind::kFinished;
-      output.reason = coordinator::FinishReason::kTruncated;
-      output.prompt_tokens = 60;
-      output.completion_tokens = keep;
-      return auditor_.OnOutput(output, told_);
-    }
+    auditor_.OnTruncate(1, keep, Core::TruncateOutcome::kDone);
     Output output;
     output.id = 1;
     output.kind = Output::Kind::kFinished;
-    output.reason = coordinator::FinishReason::kLength;
+    output.reason = coordinator::FinishReason::kTruncated;
     output.prompt_tokens = 60;
-    output.completion_tokens = told_;
+    output.completion_tokens = keep;
     auditor_.OnOutput(output, told_);
   }
   // The second request begins behind the first unit.

@@ -522,7 +522,8 @@ void Auditor::ApplyTokens(Place& place, Life& life, const Row& row, const Step& 
   while (said < tokens) {
     const int32_t token = life.alone.Token(known + said);
     ++said;
-    if (Ending(life, token, life.told + said).has_value()) break;
+    life.ends_at_due = Ending(life, token, life.told + said).has_value();
+    if (life.ends_at_due) break;
   }
   life.due += said;
   place.committed = row.verifies ? place.absorbed : place.absorbed + row.tokens;

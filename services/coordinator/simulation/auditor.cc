@@ -162,9 +162,10 @@ void Auditor::OnPause(uint64_t id, bool paused) {
 void Auditor::OnTruncate(uint64_t id, uint32_t n_tokens, Core::TruncateOutcome outcome) {
   auto found = lives_.find(id);
   auto expected = Core::TruncateOutcome::kEnded;
-  if (found != lives_.end()) {
-    expected = n_tokens <= found->second->told ? Core::TruncateOutcome::kDone
-                                               : Core::TruncateOutcome::kBeyond;
+  // What a step of this turn has said or ended counts, though it is told at the turn's end.
+  if (found != lives_.end() && !found->second->over()) {
+    expected = n_tokens <= found->second->due ? Core::TruncateOutcome::kDone
+                                              : Core::TruncateOutcome::kBeyond;
   }
   if (outcome != expected) {
     return Violate(absl::StrCat("I7: truncate of request ", id, " to ", n_tokens,

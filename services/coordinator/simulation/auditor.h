@@ -120,6 +120,7 @@ class Auditor {
   struct Life {
     Life(const HashModel& model, uint64_t id, coordinator::Request request);
     uint32_t known() { return alone.prompt_tokens() + told; }  // committed tokens
+    bool over() const { return cancelled || truncated.has_value() || failing || ends_at_due; }
     bool caches() const { return request.has_keys() && !request.prompt_logprobs; }
 
     const uint64_t id;
@@ -128,6 +129,7 @@ class Auditor {
     std::vector<UnitKey> names;          // of its units, as far as somebody has said them
     uint32_t told = 0;
     uint32_t due = 0;  // tokens that it should have been told by now
+    bool ends_at_due = false;
     uint32_t prompt_logprobs_told = 0;
     TimeUs last_token = 0;
     bool admitted = false;
