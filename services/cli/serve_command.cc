@@ -67,6 +67,7 @@ struct ServeFlags {
   std::optional<std::string> chat_template;
   std::optional<int> text_threads;
   bool trust_content_tokens = false;
+  bool share_cache_between_keys = false;
   bool otel_metrics = false;
 };
 
@@ -166,6 +167,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(gateway.argv, "--text-threads", flags.text_threads);
   if (flags.otel_metrics) gateway.argv.emplace_back("--otel-metrics");
   if (flags.trust_content_tokens) gateway.argv.emplace_back("--trust-content-tokens");
+  if (flags.share_cache_between_keys) gateway.argv.emplace_back("--share-cache-between-keys");
   return cluster;
 }
 
@@ -304,6 +306,10 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       ->add_flag("--trust-content-tokens", flags->trust_content_tokens,
                  "Control tokens in what users write keep their meaning")
       ->envname("QUARTET_TRUST_CONTENT_TOKENS");
+  serve
+      ->add_flag("--share-cache-between-keys", flags->share_cache_between_keys,
+                 "Requests with different API keys may use each other's cached prefixes")
+      ->envname("QUARTET_SHARE_CACHE_BETWEEN_KEYS");
   serve
       ->add_flag("--otel-metrics", flags->otel_metrics,
                  "Metrics under OpenTelemetry's names for generative AI too")

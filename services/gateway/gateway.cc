@@ -41,6 +41,7 @@ class Running final : public Gateway {
                                                 ? FolderName(config_.model_dir)
                                                 : config_.served_model_name,
                        .trust_content_tokens = config_.trust_content_tokens,
+                       .share_cache_between_keys = config_.share_cache_between_keys,
                        .otel_metrics = config_.otel_metrics},
         engine_.get(), pool_.get(), metrics_.get());
   }

@@ -21,6 +21,7 @@ struct GatewayConfig {
   std::string listen_grpc;         // empty: no gRPC
   std::string listen_admin;        // empty: no admin port
   bool trust_content_tokens = false;
+  bool share_cache_between_keys = false;
   bool otel_metrics = false;
   int text_threads = 2;
   absl::Duration poll_interval = absl::Milliseconds(500);

@@ -94,6 +94,8 @@ int Main(int argc, char** argv) {
          "a template file to use instead of the model's");
   flag("--trust-content-tokens", config.trust_content_tokens,
        "control tokens in what users write keep their meaning");
+  flag("--share-cache-between-keys", config.share_cache_between_keys,
+       "requests with different API keys may use each other's cached prefixes");
   flag("--otel-metrics", config.otel_metrics,
        "metrics under the names of OpenTelemetry's conventions for generative AI too");
   option("--text-threads", config.text_threads, "threads that parse, render and tokenise")

@@ -136,13 +136,14 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       if (cancelled_) return;
     }
     const auto model = core_->model();
-    auto result =
-        PrepareGenerate(request_, {.model = model.get(),
-                                   .served_model_name = core_->options().served_model_name,
-                                   .max_model_len = core_->engine()->state().max_model_len,
-                                   .trust_content_tokens = core_->options().trust_content_tokens,
-                                   .authorization = authorization_,
-                                   .total_deadline = TimeLeft()});
+    auto result = PrepareGenerate(
+        request_, {.model = model.get(),
+                   .served_model_name = core_->options().served_model_name,
+                   .max_model_len = core_->engine()->state().max_model_len,
+                   .trust_content_tokens = core_->options().trust_content_tokens,
+                   .share_cache_between_keys = core_->options().share_cache_between_keys,
+                   .authorization = authorization_,
+                   .total_deadline = TimeLeft()});
     if (auto* error = std::get_if<ApiError>(&result)) {
       Fail(*error);
       return;

@@ -123,14 +123,15 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
     }
     const auto model = core_->model();
     const EngineState engine = core_->engine()->state();
-    const PrepareContext context{.model = model.get(),
-                                 .served_model_name = core_->options().served_model_name,
-                                 .max_model_len = engine.max_model_len,
-                                 .trust_content_tokens = core_->options().trust_content_tokens,
-                                 .authorization = call_->request().authorization,
-                                 .total_deadline = deadline_ == absl::InfiniteFuture()
-                                                       ? absl::ZeroDuration()
-                                                       : deadline_ - absl::Now()};
+    const PrepareContext context{
+        .model = model.get(),
+        .served_model_name = core_->options().served_model_name,
+        .max_model_len = engine.max_model_len,
+        .trust_content_tokens = core_->options().trust_content_tokens,
+        .share_cache_between_keys = core_->options().share_cache_between_keys,
+        .authorization = call_->request().authorization,
+        .total_deadline =
+            deadline_ == absl::InfiniteFuture() ? absl::ZeroDuration() : deadline_ - absl::Now()};
     auto result = chat_ ? PrepareChat(body, context) : PrepareCompletion(body, context);
     if (auto* error = std::get_if<ApiError>(&result)) {
       call_->Reply(ApiErrorReply(*error));

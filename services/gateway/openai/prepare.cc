@@ -69,6 +69,9 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   plan.stop_ids = fields.stop_token_ids;
   plan.ignore_eos = fields.ignore_eos;
   plan.cache_salt = fields.cache_salt;
+  if (plan.cache_salt.empty() && !context.share_cache_between_keys) {
+    plan.cache_salt = SaltOfKey(context.authorization);
+  }
   plan.scheduling = {
       .fair_key = FairKey(context.authorization, fields.user),
       .batch = fields.batch,

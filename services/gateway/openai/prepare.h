@@ -20,6 +20,7 @@ struct PrepareContext {
   std::string served_model_name;
   uint32_t max_model_len = 0;  // tokens of prompt and output together
   bool trust_content_tokens = false;
+  bool share_cache_between_keys = false;
   std::string authorization;      // the header of that name
   absl::Duration total_deadline;  // zero = none
 };

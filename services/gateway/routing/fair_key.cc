@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "services/gateway/text/absl_strings.h"
 
 namespace quartet::gateway {
@@ -34,6 +35,11 @@ uint64_t FairKey(std::string_view authorization, std::string_view user) {
     if (!token.empty()) return Digest("token:", {token.data(), token.size()});
   }
   return user.empty() ? 0 : Digest("user:", user);
+}
+
+std::string SaltOfKey(std::string_view authorization) {
+  const uint64_t key = FairKey(authorization, "");
+  return key == 0 ? "" : absl::StrCat("key ", absl::Hex(key, absl::kZeroPad16));
 }
 
 }  // namespace quartet::gateway

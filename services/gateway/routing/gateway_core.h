@@ -22,7 +22,8 @@ namespace quartet::gateway {
 struct GatewayOptions {
   std::string served_model_name;
   bool trust_content_tokens = false;
-  bool otel_metrics = false;  // OpenTelemetry's names beside our own
+  bool share_cache_between_keys = false;  // cached prefixes
+  bool otel_metrics = false;              // OpenTelemetry's names beside our own
 };
 
 // Thread safe. Engine, pool and metrics belong to the caller and must outlive the core.

@@ -126,6 +126,11 @@ TEST_F(FaultsTest, DeadlinesKeyAndClassReachTheEngine) {
   const uint64_t key = post(R"("user":"ann")", "Authorization: Bearer secret\r\n").fair_key;
   EXPECT_NE(key, ann);
   EXPECT_EQ(post(R"("user":"bob")", "Authorization: Bearer secret\r\n").fair_key, key);
+  const std::string salt = post("\"user\":\"ann\"", "Authorization: Bearer secret\r\n").cache_salt;
+  EXPECT_NE(salt, "");
+  EXPECT_NE(post("\"user\":\"ann\"", "Authorization: Bearer other\r\n").cache_salt, salt);
+  EXPECT_EQ(post("\"user\":\"ann\"", "").cache_salt, "");
+  EXPECT_EQ(post(R"("cache_salt":"s")", "Authorization: Bearer secret\r\n").cache_salt, "s");
 }
 
 TEST_F(FaultsTest, ADeadlineThatIsNoNumberIsRefused) {

@@ -187,6 +187,13 @@ TEST(RequestFields, FlexAndPrioritiesAboveZeroAreTheBatchClass) {
   EXPECT_FALSE(batch(R"("service_tier":"priority","priority":-3)"));
 }
 
+TEST(SaltOfKey, KeepsTokensApart) {
+  EXPECT_EQ(SaltOfKey(""), "");
+  EXPECT_EQ(SaltOfKey("Basic abc"), "");
+  EXPECT_NE(SaltOfKey("Bearer a"), SaltOfKey("Bearer b"));
+  EXPECT_EQ(SaltOfKey("bearer  a "), SaltOfKey("Bearer a"));
+}
+
 TEST(FairKey, IsOfTheTokenElseOfTheUserElseShared) {
   EXPECT_EQ(FairKey("", ""), 0u);
   EXPECT_EQ(FairKey("Bearer ", ""), 0u);
