@@ -85,7 +85,9 @@ TEST(Splitter, WhiteSpaceIsThatOfUnicode) {
 }
 
 TEST(Splitter, BrokenCharactersAreReplaced) {
-  EXPECT_EQ(MessageOf("a\xE3\x80</think>\xFF" "b"), Text("a\uFFFD", "\uFFFDb"));
+  EXPECT_EQ(MessageOf("a\xE3\x80</think>\xFF"
+                      "b"),
+            Text("a\uFFFD", "\uFFFDb"));
 }
 
 }  // namespace
