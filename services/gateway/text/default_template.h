@@ -6,7 +6,7 @@
 
 namespace quartet::text {
 
-// The text of models/quartet-demo-exl3/chat_template.jinja.
+// The text of default_template.jinja.
 std::string_view DefaultChatTemplate();
 
 }  // namespace quartet::text
