@@ -41,8 +41,6 @@ class OutputSplitter {
   // Whether the text fed so far ends in reasoning. A token counts as a reasoning token if this was
   // true before it was fed.
   bool in_reasoning() const { return state_ == State::kStart || state_ == State::kReasoning; }
-  // Calls that have begun; those without an end are the last one at most.
-  uint32_t calls() const { return calls_; }
 
  private:
   enum class State { kStart, kReasoning, kContent, kCall };
