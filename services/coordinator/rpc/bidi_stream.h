@@ -81,16 +81,7 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
   void Enqueue(Out message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (end_.has_value()) return;
-    const size_t bytes = message.ByteSizeLong();
-    // The front may be with the transport and must not change.
-    if (queue_.size() > (writing_ ? 1u : 0u) && Merge(queue_.back().message, message)) {
-      bytes_ -= queue_.back().bytes;
-      queue_.back().bytes = queue_.back().message.ByteSizeLong();
-      bytes_ += queue_.back().bytes;
-    } else {
-      queue_.push_back({std::move(message), bytes});
-      bytes_ += bytes;
-    }
+    Append(std::move(message));
     Advance();
   }
 
@@ -99,6 +90,16 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
     std::lock_guard<std::mutex> lock(mutex_);
     if (drop) Drop();
     if (!end_.has_value()) end_ = std::move(status);
+    Advance();
+  }
+
+  // A last message and the end behind it, with nothing between them: whoever has read the message
+  // may already have closed its half, and that must not become the end.
+  void EndBehind(Out last, grpc::Status status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (end_.has_value()) return;
+    end_ = std::move(status);
+    Append(std::move(last));
     Advance();
   }
 
@@ -117,6 +118,18 @@ class BidiStream : public grpc::ServerBidiReactor<In, Out> {
   };
 
   // The rest only with mutex_ held.
+  void Append(Out message) {
+    const size_t bytes = message.ByteSizeLong();
+    // The front may be with the transport and must not change.
+    if (queue_.size() > (writing_ ? 1u : 0u) && Merge(queue_.back().message, message)) {
+      bytes_ -= queue_.back().bytes;
+      queue_.back().bytes = queue_.back().message.ByteSizeLong();
+      bytes_ += queue_.back().bytes;
+    } else {
+      queue_.push_back({std::move(message), bytes});
+      bytes_ += bytes;
+    }
+  }
   void Pop() {
     bytes_ -= queue_.front().bytes;
     queue_.pop_front();

@@ -217,8 +217,8 @@ class Engine::Impl {
                                                                            : "deadline");
         v1::EngineEvent rejected;
         rejected.mutable_rejected()->set_retry_after_ms(outcome.retry_after_ms);
-        event.stream->Send(std::move(rejected));
-        return event.stream->End(absl::ResourceExhaustedError(outcome.message));
+        return event.stream->EndAfter(std::move(rejected),
+                                      absl::ResourceExhaustedError(outcome.message));
       }
       case SubmitOutcome::Kind::kUnavailable:
         metrics_.OnRefused("not_ready");
@@ -469,8 +469,7 @@ class Engine::Impl {
     if (stream == workers_.end()) return;
     v1::ToWorker message;
     message.mutable_refused()->set_reason(reason);
-    stream->second->Send(std::move(message));
-    stream->second->End(absl::FailedPreconditionError(reason));
+    stream->second->EndAfter(std::move(message), absl::FailedPreconditionError(reason));
     Forget(worker, absl::StrCat("it was refused: ", reason));
   }
 
@@ -491,8 +490,7 @@ class Engine::Impl {
     abort.mutable_abort()->set_epoch(options_.epoch);
     abort.mutable_abort()->set_reason(reason);
     for (auto& [id, stream] : workers_) {
-      stream->Send(abort);
-      stream->End(absl::UnavailableError(reason));
+      stream->EndAfter(abort, absl::UnavailableError(reason));
     }
     workers_.clear();
   }

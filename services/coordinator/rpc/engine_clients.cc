@@ -91,8 +91,8 @@ void EngineClients::Pass(const Output& output, Client& client, bool stopping) {
     case Output::Kind::kTokens:
       return client.stream->Send(ToProto(output));
     case Output::Kind::kFinished:
-      client.stream->Send(ToProto(output));
-      return End(output.id, absl::OkStatus());
+      client.stream->EndAfter(ToProto(output), absl::OkStatus());
+      return Forget(output.id);
     case Output::Kind::kCancelled:
       return End(output.id, client.cancel_status);
     case Output::Kind::kFailed:
@@ -113,8 +113,12 @@ void EngineClients::NameAnswer(RecordedCore& core, const Output& output, Client&
 
 // By value: the status may be the client's own.
 void EngineClients::End(uint64_t request, absl::Status status) {
+  clients_.at(request).stream->End(status);
+  Forget(request);
+}
+
+void EngineClients::Forget(uint64_t request) {
   const auto client = clients_.find(request);
-  client->second.stream->End(status);
   streams_.erase(client->second.stream->id());
   clients_.erase(client);
 }

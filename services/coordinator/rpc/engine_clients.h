@@ -57,6 +57,7 @@ class EngineClients {
   void Pass(const Output& output, Client& client, bool stopping);
   void NameAnswer(RecordedCore& core, const Output& output, Client& client);
   void End(uint64_t request, absl::Status status);
+  void Forget(uint64_t request);
 
   const size_t stream_buffer_bytes_;
   const uint32_t slow_client_timeout_ms_;

@@ -26,6 +26,9 @@ class ClientStream {
   virtual void Send(v1::EngineEvent event) = 0;
   // Ends the call with this status once everything queued before is written.
   virtual void End(const absl::Status& status) = 0;
+  // Send and End in one: a client that closes its half as soon as it has read the last event finds
+  // this end and not its own.
+  virtual void EndAfter(v1::EngineEvent last, const absl::Status& status) = 0;
   // Queued and not yet taken by the transport.
   virtual size_t buffered_bytes() const = 0;
   // What the client said last about its reader; lets the next PauseEvent in.
@@ -39,6 +42,7 @@ class WorkerStream {
   virtual uint64_t id() const = 0;
   virtual void Send(v1::ToWorker message) = 0;
   virtual void End(const absl::Status& status) = 0;
+  virtual void EndAfter(v1::ToWorker last, const absl::Status& status) = 0;
   // Lets the next message in. A stream has at most one message in the engine's queue.
   virtual void ReadNext() = 0;
 };

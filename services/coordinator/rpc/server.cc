@@ -39,6 +39,9 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   uint64_t id() const override { return id_; }
   void Send(v1::EngineEvent event) override { Enqueue(std::move(event)); }
   void End(const absl::Status& status) override { EndWith(ToGrpc(status), false); }
+  void EndAfter(v1::EngineEvent last, const absl::Status& status) override {
+    EndBehind(std::move(last), ToGrpc(status));
+  }
   size_t buffered_bytes() const override { return queued_bytes(); }
   bool TakePaused() override {
     pause_queued_ = false;
@@ -137,6 +140,9 @@ class AttachStream final : public BidiStream<v1::FromWorker, v1::ToWorker>,
   uint64_t id() const override { return id_; }
   void Send(v1::ToWorker message) override { Enqueue(std::move(message)); }
   void End(const absl::Status& status) override { EndWith(ToGrpc(status), false); }
+  void EndAfter(v1::ToWorker last, const absl::Status& status) override {
+    EndBehind(std::move(last), ToGrpc(status));
+  }
   void ReadNext() override { ReadInto(&message_); }
 
   void OnReadDone(bool ok) override {
