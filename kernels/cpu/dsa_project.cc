@@ -92,7 +92,7 @@ class DsaProjectOp : public ops::DsaProject {
         }
       });
       // Only now, since pools that this segment completes may need rows that these replace.
-      const int kept = std::min(segment.rows, open.ring_rows);
+      const int kept = segment.more ? 0 : std::min(segment.rows, open.ring_rows);
       for (int t = segment.rows - kept; t < segment.rows; ++t) {
         float* slot =
             ring + static_cast<size_t>((segment.position + t) % open.ring_rows) * 2 * dim_;

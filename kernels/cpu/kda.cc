@@ -88,11 +88,15 @@ class KdaProjectOp : public ops::KdaProject {
     const size_t width = heads_ * dim_;
     const size_t ld = static_cast<size_t>(from_x_.width());
     Arena arena(workspace);
-    const Buffers buffers = Take(arena, count);
+    const auto first = static_cast<size_t>(segments.front().row_begin);
+    const auto in = static_cast<size_t>(from_x_.in());
+    const Buffers buffers = Take(arena, first + count);
+    float* u = buffers.u + first * ld;
     ThreadPool* pool = context_.pool;
-    from_x_.Run(x, static_cast<size_t>(from_x_.in()), count, buffers.u, buffers.scratch, pool);
-    f_b_.Run(buffers.u + from_x_.offset(3), ld, count, out.g, width, buffers.scratch, pool);
-    g_b_.Run(buffers.u + from_x_.offset(4), ld, count, out.gate, width, buffers.scratch, pool);
+    from_x_.Run(x + first * in, in, count, u, buffers.scratch, pool);
+    f_b_.Run(u + from_x_.offset(3), ld, count, out.g + first * width, width, buffers.scratch, pool);
+    g_b_.Run(u + from_x_.offset(4), ld, count, out.gate + first * width, width, buffers.scratch,
+             pool);
     for (const ops::Segment& segment : segments) {
       float* history = CommitSegment(segment, state);
       const size_t begin = static_cast<size_t>(segment.row_begin);

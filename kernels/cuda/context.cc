@@ -52,7 +52,7 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
   size_t pages = 0;
   for (const ops::Segment& segment : segments) {
     rows += segment.rows;
-    pages += segment.pages.size();
+    if (!segment.more) pages += segment.pages.size();
   }
   if (rows > static_cast<size_t>(limits_.max_rows) ||
       segments.size() > static_cast<size_t>(limits_.max_segments) ||
@@ -70,6 +70,9 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
   size_t page = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
     const ops::Segment& segment = segments[i];
+    // It has the page table of the one that it goes on from.
+    const bool goes_on = i > 0 && segments[i - 1].more;
+    if (goes_on) page -= segments[i - 1].pages.size();
     out.segments[i] = {.row_begin = segment.row_begin,
                        .rows = segment.rows,
                        .slot = segment.slot,
@@ -77,7 +80,8 @@ absl::Status StepState::Set(std::span<const int32_t> ids, std::span<const ops::S
                        .page_begin = static_cast<int32_t>(page),
                        .page_count = static_cast<int32_t>(segment.pages.size()),
                        .window = segment.window ? 1 : 0,
-                       .commit = segment.commit};
+                       .commit = segment.commit,
+                       .more = segment.more ? 1 : 0};
     for (int r = 0; r < segment.rows; ++r) {
       out.positions[segment.row_begin + r] = segment.position + r;
       out.row_segments[segment.row_begin + r] = static_cast<int32_t>(i);

@@ -156,12 +156,12 @@ QUARTET_KERNEL(dsa_append, 256, 1, DsaAppendParams) {
     for (int h = thread; h < p.index_heads; h += kThreads) {
       p.index_w[static_cast<int64_t>(row) * p.index_heads + h] *= p.head_scale;
     }
-    if (!replaces && Warp() == 0) WriteRingRow(source, place.t);
+    if (!replaces && !place.segment.more && Warp() == 0) WriteRingRow(source, place.t);
     return;
   }
   if ((place.position + 1) % p.kpool == 0) AppendPool(source, statistics);
   const int first_completing = p.kpool - 1 - place.segment.position % p.kpool;
-  if (replaces && place.t == min(first_completing, place.segment.rows - 1)) {
+  if (replaces && !place.segment.more && place.t == min(first_completing, place.segment.rows - 1)) {
     __syncthreads();
     for (int t = first_kept + Warp(); t < place.segment.rows; t += kWarps) WriteRingRow(source, t);
   }

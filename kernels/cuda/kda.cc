@@ -108,11 +108,13 @@ class KdaProjectOp final : public ops::KdaProject {
 
   void Run(const float* x, std::span<const ops::Segment> segments, int rows, ops::KdaState state,
            ops::KdaInputs out, ops::Workspace workspace) const override {
+    const int64_t first = segments.front().row_begin;
     WorkspaceCutter cutter(workspace.data);
-    float* u = cutter.Take<float>(rows * Stride());
+    float* u = cutter.Take<float>((first + rows) * Stride());
+    float* u_first = u + first * Stride();
     const ops::Workspace rest = {cutter.rest(), workspace.bytes - cutter.used()};
     const int64_t width = static_cast<int64_t>(heads_) * dim_;
-    from_x_.Run(x, from_x_.in(), rows, u, Stride(), rest);
+    from_x_.Run(x + first * from_x_.in(), from_x_.in(), rows, u_first, Stride(), rest);
     const KdaProjectParams params = {
         .segments = MakeKdaSegments(*context_, segments),
         .u = u,
@@ -138,14 +140,14 @@ class KdaProjectOp final : public ops::KdaProject {
         .query_scale = 1.0f / std::sqrt(static_cast<float>(dim_)),
         .conv_blocks = static_cast<int32_t>(CeilDiv(3 * WarpsOfHeads(heads_, dim_), kWarps)),
     };
-    if (decode_kernel_ != nullptr && rows <= kKdaDecodeRows) {
+    if (decode_kernel_ != nullptr && rows <= kKdaDecodeRows && first == 0) {
       const unsigned blocks =
           params.conv_blocks * params.segments.count + CeilDiv(2 * width, kKdaGateRows);
       context_->device->Launch(decode_kernel_, {.grid_x = blocks, .threads = kThreads}, params);
       return;
     }
-    f_b_.Run(u + 3 * width, Stride(), rows, out.g, width, rest);
-    g_b_.Run(u + 3 * width + rank_, Stride(), rows, out.gate, width, rest);
+    f_b_.Run(u_first + 3 * width, Stride(), rows, out.g + first * width, width, rest);
+    g_b_.Run(u_first + 3 * width + rank_, Stride(), rows, out.gate + first * width, width, rest);
     context_->device->Launch(
         rows_kernel_,
         {.grid_x = CeilDiv(4 * WarpsOfHeads(heads_, dim_), kWarps),

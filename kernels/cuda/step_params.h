@@ -18,6 +18,7 @@ struct StepSegment {
   int32_t page_count;
   int32_t window;  // the rows may be taken back
   int32_t commit;  // rows of earlier windows that are to stay
+  int32_t more;    // the next segment goes on with the sequence
 };
 
 struct StepView {

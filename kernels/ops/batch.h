@@ -26,6 +26,9 @@ struct Segment {
       pages;            // the sequence's page table; page i holds positions i * page_tokens ..
   bool window = false;  // the rows may be taken back
   int commit = 0;       // rows of earlier windows, at position - commit .., that are to stay
+  // The next segment goes on with this sequence, at a multiple of a page's tokens; page tables and
+  // slots of both are the same. The ops of KDA get one of them after the other, all others both.
+  bool more = false;
 };
 
 // How latents and pooled keys are stored. Values are rounded to nearest even on the way in and

@@ -61,15 +61,16 @@ struct KdaState {
   KdaWindow window;
 };
 
-// Projections, convolution over the sequence's history, and gates. Each segment's slot first takes
-// in what is to be committed; then a window's pre-conv rows go into the ring, other rows advance
-// the conv state. A state at position 0 is zeros whatever the slot holds.
+// Projections, convolution over the sequence's history, and gates. The segments are consecutive
+// ones of the step and all of their `rows` rows; x and out are those of the whole step. Each
+// segment's slot first takes in what is to be committed; then a window's pre-conv rows go into the
+// ring, other rows advance the conv state. A state at position 0 is zeros whatever the slot holds.
 class KdaProject {
  public:
   virtual ~KdaProject() = default;
   virtual size_t WorkspaceBytes(int max_rows) const = 0;
-  virtual void Run(const float* x /*[rows, hidden]*/, std::span<const Segment> segments, int rows,
-                   KdaState state, KdaInputs out, Workspace workspace) const = 0;
+  virtual void Run(const float* x /*[step rows, hidden]*/, std::span<const Segment> segments,
+                   int rows, KdaState state, KdaInputs out, Workspace workspace) const = 0;
   // Only commits: rows of the segments, if any, are not looked at.
   virtual void Commit(std::span<const Segment> segments, KdaState state) const = 0;
 };

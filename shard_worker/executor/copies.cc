@@ -27,6 +27,15 @@ bool IsTier(v1::Copy::Tier tier) {
          tier == v1::Copy::TIER_DISK;
 }
 
+// What a plan may only compare: snapshots of the device.
+bool IsComparison(const v1::Copy& copy) {
+  return copy.from() == v1::Copy::TIER_DEVICE && copy.to() == v1::Copy::TIER_DEVICE;
+}
+
+// Two states of one text, computed in other chunks on a device, differ by rounding: by less than
+// this share of their norm. On the host they are equal.
+constexpr double kRoundingShare = 0.05;
+
 // Tiers are numbered from the top.
 bool AreNeighbours(v1::Copy::Tier a, v1::Copy::Tier b) {
   return IsTier(a) && IsTier(b) && (a - b == 1 || b - a == 1);
@@ -78,7 +87,10 @@ absl::Status TierCopies::Check(const v1::StepPlan& plan, const SequenceTable& ta
       return Bad(i, "kind ", static_cast<int>(copy.kind()),
                  ", expected KIND_PAGE or KIND_SNAPSHOT");
     }
-    if (!AreNeighbours(copy.from(), copy.to())) {
+    if (IsComparison(copy) && copy.kind() != v1::Copy::KIND_SNAPSHOT) {
+      return Bad(i, "a page is to be compared; only snapshots can");
+    }
+    if (!IsComparison(copy) && !AreNeighbours(copy.from(), copy.to())) {
       return Bad(i, "from tier ", static_cast<int>(copy.from()), " to tier ",
                  static_cast<int>(copy.to()), ", expected two that stand next to each other");
     }
@@ -95,6 +107,7 @@ absl::Status TierCopies::Check(const v1::StepPlan& plan, const SequenceTable& ta
     if (n_tokens == 0 || n_tokens % kTokensPerPage != 0) {
       return Bad(i, "n_tokens is ", n_tokens, ", expected a multiple of ", kTokensPerPage);
     }
+    if (IsComparison(copy)) continue;
     if (!written.emplace(copy.to(), copy.kind(), copy.to_place()).second) {
       return Bad(i, kind, copy.to_place(), " of ", v1::Copy::Tier_Name(copy.to()),
                  " is written twice");
@@ -124,6 +137,7 @@ absl::Status TierCopies::Run(const v1::StepPlan& plan, v1::StepResult& result) {
     switch (*outcome) {
       case CopyOutcome::kDone:
         out.set_kind(v1::CopyResult::KIND_DONE);
+        if (IsComparison(copy)) break;
         (copy.from() < copy.to() ? stats_.down_bytes : stats_.up_bytes) +=
             tiers_.host->object_bytes(ObjectOf(copy));
         break;
@@ -133,6 +147,7 @@ absl::Status TierCopies::Run(const v1::StepPlan& plan, v1::StepResult& result) {
         break;
       case CopyOutcome::kChecksum:
         out.set_kind(v1::CopyResult::KIND_CHECKSUM);
+        if (IsComparison(copy)) break;
         ++stats_.checksum_failures;
         break;
     }
@@ -147,6 +162,7 @@ CopyStats TierCopies::stats() const {
 }
 
 absl::StatusOr<CopyOutcome> TierCopies::Move(const v1::Copy& copy) {
+  if (IsComparison(copy)) return Compare(copy);
   if (copy.to() == v1::Copy::TIER_DISK) return HostToDisk(copy);
   if (copy.from() == v1::Copy::TIER_DISK) return DiskToHost(copy);
   return copy.to() == v1::Copy::TIER_HOST ? DeviceToHost(copy) : HostToDevice(copy);
@@ -177,6 +193,18 @@ absl::StatusOr<CopyOutcome> TierCopies::HostToDevice(const v1::Copy& copy) {
         outcome.ok() && *outcome == CopyOutcome::kDone ? copy.name().n_tokens() : 0;
   }
   return outcome;
+}
+
+absl::StatusOr<CopyOutcome> TierCopies::Compare(const v1::Copy& copy) {
+  for (const uint32_t place : {copy.from_place(), copy.to_place()}) {
+    if (snapshot_tokens_[place] != copy.name().n_tokens()) return CopyOutcome::kMissing;
+  }
+  const absl::StatusOr<double> distance =
+      pools_.Distance(static_cast<int>(copy.from_place()), static_cast<int>(copy.to_place()));
+  if (!distance.ok()) return distance.status();
+  // Not-a-number is far from everything.
+  return *distance <= (pools_.on_host() ? 0 : kRoundingShare) ? CopyOutcome::kDone
+                                                              : CopyOutcome::kChecksum;
 }
 
 CopyOutcome TierCopies::HostToDisk(const v1::Copy& copy) {

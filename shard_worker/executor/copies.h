@@ -52,6 +52,7 @@ class TierCopies {
   absl::StatusOr<CopyOutcome> Move(const v1::Copy& copy);
   absl::StatusOr<CopyOutcome> DeviceToHost(const v1::Copy& copy);
   absl::StatusOr<CopyOutcome> HostToDevice(const v1::Copy& copy);
+  absl::StatusOr<CopyOutcome> Compare(const v1::Copy& copy);
   CopyOutcome HostToDisk(const v1::Copy& copy);
   CopyOutcome DiskToHost(const v1::Copy& copy);
 

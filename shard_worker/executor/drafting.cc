@@ -42,13 +42,13 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
     const v1::Row& row = *entry.checked.row;
     if (!row.draft() || !entry.checked.sequence->failure.ok()) continue;
     if (entry.at_prefix_end) {
-      if (absl::Status s = RemakePrefixEntry(entry, segments_[i]); !s.ok()) return s;
+      if (absl::Status s = RemakePrefixEntry(entry, segments_[entry.segment]); !s.ok()) return s;
     }
     segments.push_back({.row_begin = static_cast<int>(next.size()),
                         .rows = entry.kept,
-                        .slot = segments_[i].slot,
-                        .position = segments_[i].position,
-                        .pages = segments_[i].pages});
+                        .slot = segments_[entry.segment].slot,
+                        .position = segments_[entry.segment].position,
+                        .pages = segments_[entry.segment].pages});
     const auto first = ids_.begin() + entry.row_begin;
     next.insert(next.end(), first + 1, first + entry.kept);
     next.push_back(row.sample() ? entry.drawn : row.mtp_next());

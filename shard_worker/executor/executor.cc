@@ -69,7 +69,7 @@ Executor::Executor(const ExecutorOptions& options, Model& model, Pools& pools,
       snapshot_tokens_(limits_.snapshots),
       copies_(pools, tiers, snapshot_tokens_) {
   ids_.reserve(limits_.max_rows);
-  segments_.reserve(pools.options().slots);
+  segments_.reserve(pools.options().slots + kMaxInnerExports);
   logit_rows_.reserve(limits_.max_rows);
 }
 
@@ -210,14 +210,36 @@ Executor::Live Executor::Begin(const CheckedRow& checked, v1::RowResult* result)
     ids_.insert(ids_.end(), row.tokens().begin(), row.tokens().end());
   }
   sequence.drafts.clear();
-  segments_.push_back({.row_begin = entry.row_begin,
-                       .rows = entry.rows,
-                       .slot = static_cast<int>(sequence.slot),
-                       .position = static_cast<int>(sequence.absorbed),
-                       .pages = sequence.pages,
-                       .window = entry.window(),
-                       .commit = sequence.pending});
+  entry.segment = static_cast<int>(segments_.size());
+  AddSegments(entry);
   return entry;
+}
+
+// One, and one more behind each snapshot that is taken inside of the row.
+void Executor::AddSegments(const Live& entry) {
+  const Sequence& sequence = *entry.checked.sequence;
+  ops::Segment segment = {.row_begin = entry.row_begin,
+                          .rows = entry.rows,
+                          .slot = static_cast<int>(sequence.slot),
+                          .position = static_cast<int>(sequence.absorbed),
+                          .pages = sequence.pages,
+                          .window = entry.window(),
+                          .commit = sequence.pending};
+  int done = 0;
+  for (const v1::Export& e : entry.checked.row->exports()) {
+    const int rows = static_cast<int>(e.offset()) - done;
+    if (rows == segment.rows) break;
+    segments_.push_back(segment);
+    segments_.back().rows = rows;
+    segments_.back().more = true;
+    inner_exports_.push_back(static_cast<int>(e.snapshot()));
+    segment.row_begin += rows;
+    segment.position += rows;
+    segment.rows -= rows;
+    segment.commit = 0;
+    done += rows;
+  }
+  segments_.push_back(segment);
 }
 
 absl::Status Executor::Run(std::span<const CheckedRow> rows, v1::StepResult& result) {
@@ -228,6 +250,7 @@ absl::Status Executor::Run(std::span<const CheckedRow> rows, v1::StepResult& res
 
   ids_.clear();
   segments_.clear();
+  inner_exports_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const v1::Row& row = *rows[i].row;
     Sequence& sequence = *rows[i].sequence;
@@ -241,7 +264,7 @@ absl::Status Executor::Run(std::span<const CheckedRow> rows, v1::StepResult& res
   }
   if (live.empty()) return absl::OkStatus();
 
-  if (absl::Status s = model_.Trunk(ids_, segments_); !s.ok()) return s;
+  if (absl::Status s = model_.Trunk(ids_, segments_, inner_exports_); !s.ok()) return s;
   if (absl::Status s = ScoreTargets(live); !s.ok()) return s;
   if (absl::Status s = Draw(live); !s.ok()) return s;
   for (const Live& entry : live) {
@@ -268,9 +291,17 @@ void Executor::Export(const Live& entry) {
     pools_.KeepHidden(slot, model_.activations().h + row * model_.config().hidden);
   }
   for (const v1::Export& e : entry.checked.row->exports()) {
+    const auto snapshot = static_cast<int>(e.snapshot());
+    const int64_t behind_it = entry.rows - static_cast<int64_t>(e.offset());
     // What failed leaves nothing that could be resumed.
-    snapshot_tokens_[e.snapshot()] = sequence.failure.ok() ? sequence.absorbed : 0;
-    if (sequence.failure.ok()) pools_.Export(slot, static_cast<int>(e.snapshot()));
+    snapshot_tokens_[snapshot] = sequence.failure.ok() ? sequence.absorbed - behind_it : 0;
+    if (!sequence.failure.ok()) continue;
+    if (behind_it == 0) {
+      pools_.Export(slot, snapshot);
+    } else {  // the trunk has taken the rest
+      const int64_t row = entry.row_begin + static_cast<int64_t>(e.offset()) - 1;
+      pools_.ExportHidden(model_.activations().h + row * model_.config().hidden, snapshot);
+    }
   }
 }
 

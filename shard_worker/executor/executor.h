@@ -80,8 +80,9 @@ class Executor {
     CheckedRow checked;
     int row_begin = 0;
     int rows = 0;
-    int kept = 0;    // the first of them, which stay part of the sequence
-    int drafts = 0;  // that its window tests
+    int segment = 0;  // the first of its own
+    int kept = 0;     // the first of them, which stay part of the sequence
+    int drafts = 0;   // that its window tests
     bool at_prefix_end = false;
     int32_t drawn = -1;  // last
     v1::RowResult* result = nullptr;
@@ -100,6 +101,7 @@ class Executor {
   absl::Status Draft(std::vector<Live>& live);
   absl::Status RemakePrefixEntry(const Live& entry, const ops::Segment& segment);
   void AddDraft(Live& entry, int32_t draft);
+  void AddSegments(const Live& entry);
   void Export(const Live& entry);
   v1::StepResult Refused(const v1::StepPlan& plan, const absl::Status& status);
 
@@ -118,6 +120,7 @@ class Executor {
   // Reused from step to step.
   std::vector<int32_t> ids_;
   std::vector<ops::Segment> segments_;
+  std::vector<int> inner_exports_;  // snapshots, of the segments that others go on from
   std::vector<int> logit_rows_;
   std::vector<ops::SampleParams> draws_;
   std::vector<ops::SampleResult> drawn_;

@@ -148,14 +148,25 @@ absl::Status CheckExport(const T& by, uint64_t tokens, uint32_t snapshot, const 
 }
 
 absl::Status CheckExports(const v1::Row& row, const Sequence& sequence, const PlanLimits& limits,
-                          absl::flat_hash_set<uint32_t>& written) {
+                          absl::flat_hash_set<uint32_t>& written, int& inner_exports) {
   // A failed sequence only keeps its books.
   const auto position = static_cast<uint64_t>(
       row.from_device() && sequence.failure.ok() ? sequence.absorbed : row.position());
+  uint32_t last = 0;
   for (const v1::Export& e : row.exports()) {
-    if (e.offset() != row.n_tokens()) {
+    if (e.offset() <= last || e.offset() > row.n_tokens()) {
       return Bad(row, "export after ", e.offset(), " of ", row.n_tokens(),
-                 " tokens; this worker exports at the end of a row");
+                 " tokens; exports come in rising order, from 1 to the end of the row");
+    }
+    last = e.offset();
+    const bool inner = last < row.n_tokens();
+    if (inner && row.kind() != v1::Row::KIND_PREFILL) {
+      return Bad(row, "export after ", last, " of ", row.n_tokens(),
+                 " tokens; only a prompt's row exports before its end");
+    }
+    if (inner && ++inner_exports > kMaxInnerExports) {
+      return Bad(row, "more than ", kMaxInnerExports,
+                 " exports of the plan are inside of their rows");
     }
     if (absl::Status s = CheckExport(row, position + e.offset(), e.snapshot(), limits, written);
         !s.ok()) {
@@ -197,6 +208,7 @@ absl::StatusOr<CheckedPlan> CheckPlan(const v1::StepPlan& plan, SequenceTable& t
   absl::flat_hash_set<uint64_t> uids;
   absl::flat_hash_set<uint32_t> new_pages;
   uint64_t tokens = 0;
+  int inner_exports = 0;
   const int64_t max_pages =
       (limits.max_model_len + limits.max_draft_tokens + kTokensPerPage - 1) / kTokensPerPage;
   for (const v1::Row& row : plan.rows()) {
@@ -205,7 +217,8 @@ absl::StatusOr<CheckedPlan> CheckPlan(const v1::StepPlan& plan, SequenceTable& t
     if (!uids.insert(row.seq_uid()).second) return Bad(row, "two rows in one plan");
     if (absl::Status s = CheckShape(row, limits); !s.ok()) return s;
     if (absl::Status s = CheckPlace(row, *sequence, limits); !s.ok()) return s;
-    if (absl::Status s = CheckExports(row, *sequence, limits, written); !s.ok()) return s;
+    if (absl::Status s = CheckExports(row, *sequence, limits, written, inner_exports); !s.ok())
+      return s;
     for (const uint32_t page : row.new_pages()) {
       if (page >= static_cast<uint32_t>(limits.pages)) {
         return Bad(row, "page ", page, " does not exist; the worker has ", limits.pages, " pages");

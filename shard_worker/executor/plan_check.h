@@ -10,6 +10,9 @@
 
 namespace quartet {
 
+// Snapshots that the rows of a plan take before their ends, at most.
+inline constexpr int kMaxInnerExports = 8;
+
 // A row whose sequence is known and whose numbers are within bounds. Points into the plan and the
 // table.
 struct CheckedRow {

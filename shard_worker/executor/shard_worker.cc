@@ -324,7 +324,7 @@ class ShardWorker::Impl {
     BackendLimits limits;
     limits.threads = threads;
     limits.max_rows = static_cast<int>(welcome.max_num_batched_tokens());
-    limits.max_segments = pool_options.slots;
+    limits.max_segments = pool_options.slots + kMaxInnerExports;
     const int64_t context = static_cast<int64_t>(welcome.max_model_len()) + kMaxDraftTokens;
     limits.max_pages =
         static_cast<int>((context + kTokensPerPage - 1) / kTokensPerPage) * pool_options.slots;

@@ -1,5 +1,8 @@
 #include "shard_worker/memory/pools.h"
 
+#include <cmath>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 
@@ -141,8 +144,49 @@ void Pools::Export(int slot, int snapshot) {
   backend_.Copy(snapshot_data(snapshot), slot_data(slot), snapshot_bytes());
 }
 
+void Pools::ExportLayer(int layer, int slot, int snapshot) const {
+  const LayerPlace& place = places_[layer];
+  backend_.Copy(snapshot_data(snapshot) + place.recurrent, slot_data(slot) + place.recurrent,
+                recurrent_floats_ * sizeof(float));
+  backend_.Copy(snapshot_data(snapshot) + place.conv, slot_data(slot) + place.conv,
+                conv_floats_ * sizeof(float));
+}
+
+void Pools::ExportHidden(const float* hidden, int snapshot) {
+  backend_.Copy(snapshot_data(snapshot) + hidden_at_, hidden, hidden_ * sizeof(float));
+}
+
 void Pools::Restore(int snapshot, int slot) {
   backend_.Copy(slot_data(slot), snapshot_data(snapshot), snapshot_bytes());
+}
+
+absl::StatusOr<double> Pools::Distance(int a, int b) const {
+  double distance = 0, norm = 0;
+  std::vector<float> of_a, of_b;
+  const auto add = [&](int64_t at, int64_t floats) -> absl::Status {
+    of_a.resize(floats);
+    of_b.resize(floats);
+    const size_t bytes = floats * sizeof(float);
+    if (absl::Status s = backend_.CopyOut(of_a.data(), snapshot_data(a) + at, bytes); !s.ok()) {
+      return s;
+    }
+    if (absl::Status s = backend_.CopyOut(of_b.data(), snapshot_data(b) + at, bytes); !s.ok()) {
+      return s;
+    }
+    for (int64_t i = 0; i < floats; ++i) {
+      const double difference = double{of_a[i]} - of_b[i];
+      distance += difference * difference;
+      norm += double{of_a[i]} * of_a[i];
+    }
+    return absl::OkStatus();
+  };
+  for (const LayerPlace& place : places_) {
+    if (place.conv == 0) continue;  // no KDA layer: there the matrices come first
+    if (absl::Status s = add(place.recurrent, recurrent_floats_); !s.ok()) return s;
+    if (absl::Status s = add(place.conv, conv_floats_); !s.ok()) return s;
+  }
+  if (absl::Status s = add(hidden_at_, hidden_); !s.ok()) return s;
+  return distance == 0 ? 0 : std::sqrt(distance / norm);
 }
 
 ops::KdaState Pools::kda_state(int layer) const {

@@ -51,7 +51,14 @@ class Pools {
   void KeepHidden(int slot, const float* hidden);
   const float* hidden(int slot) const;
   void Export(int slot, int snapshot);
+  // The same in parts, in the middle of a step: the state of one KDA layer, and the hidden row.
+  void ExportLayer(int layer, int slot, int snapshot) const;
+  void ExportHidden(const float* hidden, int snapshot);
   void Restore(int snapshot, int slot);
+  // How far the states of two snapshots are from each other, as a share of the first one's norm;
+  // not a number if one of them is none. Blocks, and takes host memory for two parts of a state.
+  absl::StatusOr<double> Distance(int a, int b) const;
+  bool on_host() const { return backend_.on_host(); }
 
   // Where a page or a snapshot lies, in the backend's memory: page_bytes or snapshot_bytes of it.
   std::byte* page(int page) const { return pages_.data() + page * page_bytes_; }

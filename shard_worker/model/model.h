@@ -160,7 +160,10 @@ class Model {
 
   // Runs the trunk over rows that the segments cut up; ids[r] is row r's token. Advances the live
   // states, appends to the pages. activations().h then holds the hidden rows.
-  absl::Status Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments);
+  // exports: for each segment with `more`, in their order, the snapshot that takes its sequence's
+  // recurrent state behind it.
+  absl::Status Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments,
+                     std::span<const int> exports = {});
 
   // Takes in what the segments are to commit, before any of their rows; they need no rows. A trunk
   // over rows does the same for its segments by itself.
@@ -207,14 +210,18 @@ class Model {
   Model(const ModelConfig& config, ModelOps ops, ops::Backend& backend, const Pools& pools,
         Collectives& collectives, const StepLimits& limits);
 
-  absl::Status TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows);
+  absl::Status TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows,
+                        std::span<const int> exports);
   absl::Status Embed(const int32_t* ids, int rows);
   // The head over `rows`, kHeadRows at a time; `use` gets the index of a piece's first row.
   absl::Status HeadRows(
       const float* hidden, std::span<const int> rows,
       absl::FunctionRef<absl::Status(size_t begin, const ops::LogitsView& logits)> use);
   void GatherRows(const float* hidden, std::span<const int> rows, float* out);
-  absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows);
+  absl::Status Attention(int layer, std::span<const ops::Segment> segments, int rows,
+                         std::span<const int> exports);
+  void Kda(int layer, const KdaLayerOps& kda, std::span<const ops::Segment> segments,
+           std::span<const int> exports);
   void Recurrence(const KdaLayerOps& kda, std::span<const ops::Segment> segments,
                   const ops::KdaState& state);
   absl::Status Dsa(int layer, const DsaLayerOps& dsa, std::span<const ops::Segment> segments,

@@ -48,7 +48,8 @@ absl::Status Model::Embed(const int32_t* ids, int rows) {
   return collectives_.AllReduceSum(a.embedding, rows * config_.hidden);
 }
 
-absl::Status Model::Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments) {
+absl::Status Model::Trunk(std::span<const int32_t> ids, std::span<const ops::Segment> segments,
+                          std::span<const int> exports) {
   const int rows = static_cast<int>(ids.size());
   ops::StepRows step;
   QUARTET_ASSIGN(step, backend_.BeginStep(ids, segments));
@@ -59,7 +60,7 @@ absl::Status Model::Trunk(std::span<const int32_t> ids, std::span<const ops::Seg
       return absl::OkStatus();
     }
   }
-  return TrunkOps(step.ids, segments, rows);
+  return TrunkOps(step.ids, segments, rows, exports);
 }
 
 absl::Status Model::RecordTrunk(std::span<const int> segment_rows) {
@@ -79,13 +80,15 @@ absl::Status Model::RecordTrunk(std::span<const int> segment_rows) {
   std::unique_ptr<ops::Recording> recording;
   ops::StepRows step;
   QUARTET_ASSIGN(step, backend_.BeginStep(ids, segments));
-  QUARTET_ASSIGN(recording, backend_.Record([&] { status = TrunkOps(step.ids, segments, rows); }));
+  QUARTET_ASSIGN(recording,
+                 backend_.Record([&] { status = TrunkOps(step.ids, segments, rows, {}); }));
   QUARTET_RETURN_IF_ERROR(status);
   if (recording != nullptr) recordings_[Lengths(segments)] = std::move(recording);
   return absl::OkStatus();
 }
 
-absl::Status Model::TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows) {
+absl::Status Model::TrunkOps(const int32_t* ids, std::span<const ops::Segment> segments, int rows,
+                             std::span<const int> exports) {
   Activations& a = activations_;
   const int layers = static_cast<int>(ops_.layers.size());
   QUARTET_RETURN_IF_ERROR(Embed(ids, rows));
@@ -98,7 +101,7 @@ absl::Status Model::TrunkOps(const int32_t* ids, std::span<const ops::Segment> s
       layer.attn_site->Boundary(y, rows, a.streams, a.mix, a.x);
       TraceValues(i - 1, TracePoint::kStreams, a.streams, rows, config_.hc_mult * config_.hidden);
     }
-    QUARTET_RETURN_IF_ERROR(Attention(i, segments, rows));
+    QUARTET_RETURN_IF_ERROR(Attention(i, segments, rows, exports));
     layer.ffn_site->Boundary(y, rows, a.streams, a.mix, a.x);
     QUARTET_RETURN_IF_ERROR(Feed(i, layer, rows));
   }
@@ -108,13 +111,12 @@ absl::Status Model::TrunkOps(const int32_t* ids, std::span<const ops::Segment> s
   return absl::OkStatus();
 }
 
-absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments, int rows) {
+absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments, int rows,
+                              std::span<const int> exports) {
   Activations& a = activations_;
   TraceValues(layer, TracePoint::kAttnIn, a.x, rows, config_.hidden);
   if (const auto* kda = std::get_if<KdaLayerOps>(&ops_.layers[layer].attention)) {
-    const ops::KdaState state = pools_.kda_state(layer);
-    kda->project->Run(a.x, segments, rows, state, a.kda, a.workspace);
-    Recurrence(*kda, segments, state);
+    Kda(layer, *kda, segments, exports);
     kda->output->Run(a.kda_o, a.kda.gate, rows, a.y, a.workspace);
   } else {
     QUARTET_RETURN_IF_ERROR(Dsa(layer, std::get<DsaLayerOps>(ops_.layers[layer].attention),
@@ -123,6 +125,27 @@ absl::Status Model::Attention(int layer, std::span<const ops::Segment> segments,
   QUARTET_RETURN_IF_ERROR(ReduceY(rows));
   TraceValues(layer, TracePoint::kAttnOut, a.y, rows, config_.hidden);
   return absl::OkStatus();
+}
+
+// Where a sequence's state is taken inside of its rows, the rows behind it come afterwards: the
+// live state is what goes from one segment to the next.
+void Model::Kda(int layer, const KdaLayerOps& kda, std::span<const ops::Segment> segments,
+                std::span<const int> exports) {
+  Activations& a = activations_;
+  const ops::KdaState state = pools_.kda_state(layer);
+  auto snapshot = exports.begin();
+  for (size_t begin = 0; begin < segments.size();) {
+    size_t end = begin;
+    int rows = 0;
+    do {
+      rows += segments[end++].rows;
+    } while (end < segments.size() && !segments[end - 1].more);
+    const auto run = segments.subspan(begin, end - begin);
+    kda.project->Run(a.x, run, rows, state, a.kda, a.workspace);
+    Recurrence(kda, run, state);
+    if (run.back().more) pools_.ExportLayer(layer, run.back().slot, *snapshot++);
+    begin = end;
+  }
 }
 
 // On the CPU the step form for prefill too: the oracle's bits must not depend on how a prompt was

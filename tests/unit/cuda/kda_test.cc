@@ -516,6 +516,58 @@ TEST_F(KdaProjectOnCuda, HistoryCarriesOverSegmentsOfAnyLength) {
   }
 }
 
+TEST_F(KdaProjectOnCuda, SomeOfAStepsSegmentsCanBeRunAlone) {
+  const Layer layer = ExactLayer({2, 32}, 40, 16, kConv);
+  const Shape s = layer.shape;
+  // Another sequence, then one that is cut twice.
+  const std::vector<Segment> step = {
+      {.row_begin = 0, .rows = 3, .slot = 0, .position = 9},
+      {.row_begin = 3, .rows = 64, .slot = 1, .position = 11, .more = true},
+      {.row_begin = 67, .rows = 70, .slot = 1, .position = 75, .more = true},
+      {.row_begin = 137, .rows = 2, .slot = 1, .position = 145}};
+  const std::vector<Segment> uncut = {step[0],
+                                      {.row_begin = 3, .rows = 136, .slot = 1, .position = 11}};
+  const int rows = RowsOf(step);
+  const std::vector<float> x = ExactRows(static_cast<size_t>(rows) * layer.hidden, 3);
+  const std::vector<float> conv = RandomFloats(ConvFloats(layer, 2), 1.0f, 5);
+  const Outcome expected = OnCpu(layer, x, {uncut}, conv);
+
+  const auto on_cuda = Must(cuda_->PrepareKdaProject(layer.View()));
+  const auto on_cpu = Must(cpu_->PrepareKdaProject(layer.View()));
+  const cuda::Buffer dx = Upload(x);
+  const cuda::Buffer device_conv = Upload(conv);
+  const DeviceInputs device = {Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.width()),
+                               Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.width()),
+                               Poisoned<float>(rows * s.width()), Poisoned<float>(rows * s.heads)};
+  Outcome cpu = {HostInputs(rows, s), conv};
+  Must(cuda_->BeginStep({}, step));
+  const auto run = [&](size_t begin, size_t count) {
+    const auto some = std::span(step).subspan(begin, count);
+    on_cuda->Run(dx.as<float>(), some, RowsOf(some), States(nullptr, device_conv.as<float>(), s),
+                 device.View(), Workspace(on_cuda->WorkspaceBytes(rows)));
+    on_cpu->Run(x.data(), some, RowsOf(some), States(nullptr, cpu.conv.data(), s), cpu.out.View(),
+                Scratch(on_cpu->WorkspaceBytes(rows)));
+  };
+  run(0, 2);
+  run(2, 1);
+  run(3, 1);
+  Outcome cuda = {HostInputs(rows, s), Download<float>(device_conv, conv.size())};
+  cuda.out.q = Download<float>(device.q, rows * s.width());
+  cuda.out.k = Download<float>(device.k, rows * s.width());
+  cuda.out.v = Download<float>(device.v, rows * s.width());
+  cuda.out.g = Download<float>(device.g, rows * s.width());
+  cuda.out.gate = Download<float>(device.gate, rows * s.width());
+  cuda.out.beta = Download<float>(device.beta, rows * s.heads);
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return MaxDifference(a, b);
+  };
+  ExpectClose(cuda, expected, distance, 2e-6, "CUDA");
+  EXPECT_TRUE(SameBits(cpu.out.q, expected.out.q));
+  EXPECT_TRUE(SameBits(cpu.out.g, expected.out.g));
+  EXPECT_TRUE(SameBits(cpu.out.gate, expected.out.gate));
+  EXPECT_TRUE(SameBits(cpu.conv, expected.conv));
+}
+
 TEST_F(KdaProjectOnCuda, SeveralSequencesInOneCallKeepToTheirSlots) {
   const Layer layer = ExactLayer({2, 32}, 40, 16, kConv);
   CheckExact(layer,

@@ -1,5 +1,10 @@
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/unit/worker/executor_fixture.h"
 
 // Snapshots of live states: what is exported, and sequences that begin behind a cached prefix.
@@ -24,6 +29,17 @@ class SnapshotTest : public ExecutorFixture {
       out.push_back(Run({Sampled(FromDevice(uid, slot, position++))}).rows(0).tokens(0));
     }
     return out;
+  }
+
+  // The row with snapshots after so many of its tokens.
+  static v1::Row Inside(v1::Row row, std::vector<std::pair<uint32_t, uint32_t>> exports) {
+    row.set_kind(v1::Row::KIND_PREFILL);
+    for (const auto& [offset, snapshot] : exports) {
+      v1::Export* e = row.add_exports();
+      e->set_offset(offset);
+      e->set_snapshot(snapshot);
+    }
+    return row;
   }
 
   // Sequence 1 in slot 0 with pages 0, 1, 2: 600 tokens, exported after 256 (snapshot 0) and 512
@@ -107,18 +123,56 @@ TEST_F(SnapshotTest, AResumeThatDoesNotFitItsSnapshotIsRefused) {
   EXPECT_EQ(executor_->pages_used(), 3);
 }
 
+TEST_F(SnapshotTest, AStateTakenInsideOfARowIsThatOfARowThatEndsThere) {
+  const std::vector<int32_t> whole = First(8);
+  v1::Dump request;
+  request.set_seq_uid(1);
+  const auto hashes = [&] {
+    const v1::DumpReply reply = executor_->Dump(request);
+    return std::map<std::string, uint64_t>(reply.state_hashes().begin(),
+                                           reply.state_hashes().end());
+  };
+  const std::map<std::string, uint64_t> state = hashes();
+  Close(1);
+  // The end of one unit, and beside another row whose state must not mix with it.
+  Open(1, 0);
+  Open(2, 1);
+  const std::vector<int32_t> other = Text(20, 3);
+  Run({Row(1, 0, 0, Part(text_, 0, 250), {0})});
+  Run({Row(2, 1, 0, other, {6}),
+       Inside(Row(1, 0, 250, Part(text_, 250, 512), {1}), {{6, 0}, {262, 1}})});
+  EXPECT_EQ(Decode(1, 0, Row(1, 0, 512, Part(text_, 512, 600), {2}), 8), whole);
+  EXPECT_EQ(hashes(), state);
+
+  ASSERT_EQ(Resume(3, 2, 0, 256, {0}), "");
+  Run({Row(3, 2, 256, Part(text_, 256, 500), {8})});
+  EXPECT_EQ(Decode(3, 2, Row(3, 2, 500, Part(text_, 500, 600), {9}), 8), whole);
+  Close(3);
+  ASSERT_EQ(Resume(4, 2, 1, 512, {0, 1}), "");
+  EXPECT_EQ(Decode(4, 2, Row(4, 2, 512, Part(text_, 512, 600), {8}), 8), whole);
+  Close(4);
+
+  const std::vector<int32_t> said = Decode(2, 1, Row(2, 1, 20, Text(1, 4), {}), 3);
+  Open(5, 2);
+  Run({Row(5, 2, 0, other, {9})});
+  EXPECT_EQ(Decode(5, 2, Row(5, 2, 20, Text(1, 4), {}), 3), said);
+}
+
 TEST_F(SnapshotTest, ExportsThatCannotBeDoneAreRefused) {
   Open(1, 0);
   const std::vector<int32_t> unit = Part(text_, 0, 256);
-  v1::Row inside = Exporting(Row(1, 0, 0, Part(text_, 0, 300), {0, 1}), 0);
-  inside.mutable_exports(0)->set_offset(256);
-  EXPECT_THAT(Refused(Plan({inside})), HasSubstr("export after 256 of 300 tokens"));
+  v1::Row twice = Inside(Row(1, 0, 0, Part(text_, 0, 300), {0, 1}), {{256, 0}, {256, 1}});
+  EXPECT_THAT(Refused(Plan({twice})), HasSubstr("exports come in rising order"));
+  v1::Row beyond = Inside(Row(1, 0, 0, Part(text_, 0, 300), {0, 1}), {{512, 0}});
+  EXPECT_THAT(Refused(Plan({beyond})), HasSubstr("export after 512 of 300 tokens"));
   EXPECT_THAT(Refused(Plan({Exporting(Row(1, 0, 0, Part(text_, 0, 255), {0}), 0)})),
               HasSubstr("export at 255 tokens, expected a multiple of 256"));
   EXPECT_THAT(Refused(Plan({Exporting(Row(1, 0, 0, unit, {0}), 3)})),
               HasSubstr("snapshot 3 does not exist; the worker has 3 snapshots"));
-  EXPECT_THAT(Refused(Plan({Exporting(Exporting(Row(1, 0, 0, unit, {0}), 1), 1)})),
-              HasSubstr("snapshot 1 is written twice"));
+  Open(2, 1);
+  EXPECT_THAT(Refused(Plan({Exporting(Row(1, 0, 0, unit, {0}), 1),
+                            Inside(Row(2, 1, 0, Text(1), {1}), {{1, 1}})})),
+              HasSubstr("sequence 2: export at 1 tokens"));
   Run({Exporting(Row(1, 0, 0, unit, {0}), 1)});
 }
 
