@@ -84,3 +84,22 @@ def test_an_answer_is_not_computed_again_as_a_part_of_the_next_prompt():
     # The answer's last token was never absorbed.
     assert cached == (len(case["input_ids"]) + said - 1) // UNIT * UNIT
     assert text == expected
+
+
+def test_conversations_with_one_system_prompt_share_it_from_the_second_on():
+    """Nobody has seen where they part when the first is computed; the gateway says where the system prompt ends."""
+    system = "Answer in one word. " * 100
+    rest = "I ask you this because my neighbour would not say. " * 20
+    with serve(MODEL, 1) as cluster:
+        with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0, timeout=300) as client:
+            cached = [client.chat.completions.create(
+                model=MODEL, max_tokens=2,
+                messages=[{"role": "system", "content": system},
+                          {"role": "user", "content": f"What is {first} + 377? {rest}"}],
+            ).usage.prompt_tokens_details.cached_tokens for first in (4821, 17, 650)]
+            alone = client.chat.completions.create(
+                model=MODEL, max_tokens=1, messages=[{"role": "system", "content": system},
+                                                     {"role": "user", "content": ""}]).usage.prompt_tokens
+    assert alone > UNIT
+    # Everything behind the prompt: a turn for the user and the beginning of the answer.
+    assert cached == [0] + 2 * [(alone - 3) // UNIT * UNIT]

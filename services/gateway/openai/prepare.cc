@@ -149,7 +149,8 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
   const auto room = static_cast<uint32_t>(context.max_model_len - prompt.ids.size());
   out.plan.choices.push_back({.prompt_ids = std::move(prompt.ids),
                               .max_tokens = wanted > 0 ? static_cast<uint32_t>(wanted) : room,
-                              .opens_think = prompt.opens_think});
+                              .opens_think = prompt.opens_think,
+                              .system_tokens = prompt.system_tokens});
   return out;
 }
 

@@ -53,6 +53,7 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
   to->set_first_padding_id(from.first_padding_id);
   to->set_ignore_eos(from.ignore_eos);
   to->set_cache_salt(from.cache_salt);
+  to->set_system_prefix_tokens(from.system_prefix_tokens);
   to->set_fair_key(from.scheduling.fair_key);
   to->set_request_class(from.scheduling.batch ? v1::Submit::REQUEST_CLASS_BATCH
                                               : v1::Submit::REQUEST_CLASS_INTERACTIVE);

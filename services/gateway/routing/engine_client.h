@@ -36,8 +36,9 @@ struct SequenceRequest {
   std::string request_id;
   std::vector<int32_t> prompt_ids;
   Sampling sampling;
-  uint32_t choice = 0;      // index among the choices of one prompt
-  uint32_t max_tokens = 1;  // at least 1
+  uint32_t system_prefix_tokens = 0;  // of the prompt, which others begin with too
+  uint32_t choice = 0;                // index among the choices of one prompt
+  uint32_t max_tokens = 1;            // at least 1
   std::vector<int32_t> end_ids;
   std::vector<int32_t> stop_ids;
   int32_t first_padding_id = 0;

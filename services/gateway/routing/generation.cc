@@ -37,6 +37,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.request_id = plan_.request_id;
       request.prompt_ids = std::move(choice.prompt_ids);
       request.sampling = plan_.sampling;
+      request.system_prefix_tokens = choice.system_tokens;
       request.choice = choice.choice;
       request.max_tokens = choice.max_tokens;
       request.end_ids = end.ids;

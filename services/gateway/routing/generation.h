@@ -20,6 +20,7 @@ struct ChoicePlan {
   std::vector<int32_t> prompt_ids;
   uint32_t max_tokens = 1;  // 0: nothing is generated and the engine is not asked
   bool opens_think = false;
+  uint32_t system_tokens = 0;  // of the prompt: the system prompt and the tools
   uint32_t choice =
       0;  // index among the choices of one prompt: part of the key of the random numbers
 };

@@ -205,6 +205,8 @@ std::variant<ChatPrompt, RequestError> BuildChatPrompt(const ModelText& model, c
                                                  : model.tokenizer->EncodeRendered(rendered.text);
   if (!ids.ok()) return RequestError{std::string(ids.status().message()), "messages", ""};
   prompt.ids = *std::move(ids);
+  prompt.system_tokens = static_cast<uint32_t>(
+      std::ranges::find_first_of(prompt.ids, model.turn_ids) - prompt.ids.begin());
   const int64_t tokens = static_cast<int64_t>(prompt.ids.size());
   if (options.context_tokens > 0 && tokens + options.output_tokens_min > options.context_tokens) {
     return TooLong(tokens, options);

@@ -26,6 +26,8 @@ struct ChatPrompt {
   // control tokens than `ids` holds).
   std::string text;
   std::vector<int32_t> ids;
+  // Of those, the system prompt and the tools, with which other conversations begin too.
+  uint32_t system_tokens = 0;
   // The prompt ends inside a reasoning block: the model's output starts as reasoning.
   bool opens_think = false;
 };

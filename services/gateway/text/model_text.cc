@@ -77,9 +77,16 @@ absl::StatusOr<std::unique_ptr<const ModelText>> LoadModelText(const std::string
         source->origin, ": cannot be used as a chat template: ", chat_template.status().message()));
   }
   ControlTokenEscaper escaper((*tokenizer)->added_tokens());
+  std::vector<int32_t> turn_ids;
+  for (const AddedToken& token : (*tokenizer)->added_tokens()) {
+    if (token.content == "<|user|>" || token.content == "<|assistant|>" ||
+        token.content == "<|observation|>") {
+      turn_ids.push_back(token.id);
+    }
+  }
   return std::make_unique<const ModelText>(ModelText{*std::move(tokenizer), std::move(escaper),
                                                      *std::move(chat_template), source->origin,
-                                                     *std::move(defaults)});
+                                                     *std::move(defaults), std::move(turn_ids)});
 }
 
 }  // namespace quartet::text

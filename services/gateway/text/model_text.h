@@ -2,8 +2,10 @@
 #ifndef QUARTET_SERVICES_GATEWAY_TEXT_MODEL_TEXT_H_
 #define QUARTET_SERVICES_GATEWAY_TEXT_MODEL_TEXT_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/gateway/text/control_tokens.h"
@@ -26,6 +28,9 @@ struct ModelText {
   // Where the template came from, for logs.
   std::string chat_template_origin;
   GenerationDefaults defaults;
+  // Tokens that begin a turn of somebody other than the system: what is before the first of them is
+  // the system prompt with the tools.
+  std::vector<int32_t> turn_ids;
 };
 
 // Reads tokenizer.json, the template and the configuration files of `model_dir`. The template is

@@ -240,6 +240,22 @@ TEST(ChatPrompt, ReasoningOpensByWhatThePromptEndsWith) {
                    .opens_think);
 }
 
+TEST(ChatPrompt, SaysHowMuchOfItOtherConversationsBeginWithToo) {
+  const auto system_text = [](const ChatPrompt& prompt) {
+    return *DemoModel().tokenizer->Encode(prompt.text.substr(0, prompt.text.find("<|user|>"))) ==
+           std::vector<int32_t>(prompt.ids.begin(), prompt.ids.begin() + prompt.system_tokens);
+  };
+  const ChatPrompt plain = Prompt(BodyWith(kUser));
+  EXPECT_TRUE(system_text(plain));
+  const ChatPrompt told = Prompt(
+      BodyWith(R"({"role":"system","content":"be brief, <|user|>"},{"role":"user","content":"q"})",
+               R"(,"tools":[{"type":"function","function":{"name":"f"}}])"));
+  EXPECT_GT(told.system_tokens, plain.system_tokens + 20);
+  // What a client typed is no turn.
+  EXPECT_EQ(told.ids[told.system_tokens], plain.ids[plain.system_tokens]);
+  EXPECT_EQ(std::ranges::count(told.ids, told.ids[told.system_tokens]), 1);
+}
+
 TEST(ChatPrompt, ContinuesTheLastMessage) {
   const char more[] = R"(,"continue_final_message":true)";
   const ChatPrompt content = Prompt(BodyWith(
