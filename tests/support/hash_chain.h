@@ -64,6 +64,11 @@ class HashChainExecutor {
   void TakeDiskOf(HashChainExecutor& other);
   // Decides which copies to the lower tiers are damaged on their way; none without it.
   void DamageCopies(std::function<bool(const v1::Copy&)> damages) { damages_ = std::move(damages); }
+  // All snapshots on the device become states of other texts, which no checksum sees.
+  void SpoilSnapshots() {
+    spoiled_ = true;
+    for (Snapshot& snapshot : snapshots_) ++snapshot.state;
+  }
   // All rows are filled in, as rank 0 sends them.
   v1::StepResult Run(const v1::StepPlan& plan, uint32_t rank);
 
@@ -109,6 +114,7 @@ class HashChainExecutor {
     uint32_t tokens = 0;  // 0 = never written
   };
   std::vector<Snapshot> snapshots_;
+  bool spoiled_ = false;
   struct Stored {
     bool filled = false;
     v1::Copy copy;  // that brought it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <span>
 #include <utility>
 
 namespace quartet::coordinator {
@@ -206,7 +207,12 @@ bool Core::OnStepResult(const StepOutcome& outcome, TimeUs now) {
     pacer_.OnStep(step.shape, now - step.since);
     ObserveStep(step, now);
   }
-  if (step.has_copies) tiers_->OnStepResult(outcome.copies, now);
+  if (step.has_copies) {
+    const auto copies = std::span(outcome.copies);
+    const auto of_tiers = copies.first(std::min<size_t>(step.n_tier_copies, copies.size()));
+    if (tiers_.has_value()) tiers_->OnStepResult(of_tiers, now);
+    ApplyComparisons(copies.subspan(of_tiers.size()));
+  }
   FinishTurns(step.id, now);
   for (InFlightRow& row : step.rows) {
     auto result = std::find_if(outcome.rows.begin(), outcome.rows.end(),
@@ -255,6 +261,7 @@ void Core::ApplyVoidRow(uint64_t step_id, const InFlightRow& row) {
     // Of what was said before: this row has taken it into the live state.
     if (row.exports_answer && row.exported.has_value() &&
         row.exported->offset <= std::min(closing->absorbed, closing->text_tokens)) {
+      ReturnInner(row);
       return KeepAnswerSnapshot(*closing, *row.exported);
     }
   }
@@ -280,7 +287,7 @@ void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcom
   sequence.drafts = row.chain;
   if (row.exported.has_value() && row.exported->offset > sequence.committed) {
     // Too few drafts were accepted for the live state to come there.
-    ReturnExport(row);
+    snapshots_.Return(row.exported->snapshot);
     row.exported.reset();
   }
   Publish(sequence, row, now);
@@ -323,6 +330,7 @@ void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcom
   if (row.n_drafts() > 0) {
     CountDrafts(sequence, row.n_drafts(), drawn - 1, static_cast<uint32_t>(output.tokens.size()));
   }
+  LookForLoop(sequence, static_cast<uint32_t>(output.tokens.size()));
   const int32_t last = sequence.tokens.back();
   output.completion_tokens = sequence.generated();
   output.times = sequence.times;
@@ -401,6 +409,7 @@ void Core::ReleasePlace(Sequence& sequence) {
   sequence.answer_snapshots.clear();
   sequence.pages.clear();
   sequence.lease = {};
+  sequence.suspect = {};
   slots_.Return(sequence.slot);
   closes_.push_back(sequence.seq_uid);
   std::erase(running_, &sequence);
@@ -416,6 +425,9 @@ void Core::FailAll(const std::string& message) {
   }
   in_flight_.clear();
   if (tiers_.has_value()) tiers_->Abandon();
+  for (Comparison& comparison : std::exchange(comparisons_, {})) {
+    snapshots_.Return(comparison.computed);
+  }
   std::vector<uint64_t> ids;
   for (const auto& [id, sequence] : sequences_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());

@@ -27,7 +27,7 @@ namespace quartet::coordinator {
 // argument. Not thread safe: one thread owns it.
 //
 //   QUEUED -> PREFILL -> DECODE -> FINISHED | CANCELLED | FAILED | EXPIRED
-//     ^----------+---------+ preempted, recomputed later
+//     ^----------+---------+ preempted, goes on later
 //
 // Every accepted request gets exactly one terminal output, and its slot and pages are free again in
 // that same transition, or, if its answer goes into the prefix cache, with one of the next two
@@ -36,7 +36,7 @@ namespace quartet::coordinator {
 //
 // With snapshots there is a prefix cache (prefix_index.h): a prompt begins behind the longest
 // cached prefix that it shares; what it absorbs of full units goes into the cache, with snapshots
-// where SnapshotPolicy wants them (chunks end there), and when it has ended its answer as well;
+// where SnapshotPolicy wants them, also inside of chunks, and when it has ended its answer as well;
 // and the cache gives up pages and snapshots when sequences need them. A unit that two sequences
 // absorb at the same time is cached once, by the first of them; the other keeps its own page of it
 // until it ends. That is rare: who begins with what a running prompt is just computing waits for
@@ -54,10 +54,15 @@ namespace quartet::coordinator {
 // the time (prefill_pacer.h) goes to chunks of prompts in fair order (fair_queue.h), and a queued
 // request is admitted when it is its turn and there is a slot, room for all of its tokens, and
 // budget for its first chunk. While it waits for pages, others pass it only if they are through
-// before it could have them. When a sequence needs a page and none is free, the
-// youngest one gives up its place and is computed again later from prompt and sampled tokens.
-// Nothing of it is given out twice, and as the draw of a token depends on seed, choice and position
-// alone, its text does not change.
+// before it could have them.
+//
+// When a sequence needs a page and none is free, or somebody of a higher class waits for a place,
+// another gives up its own: of the lowest class the youngest, and never the oldest of the highest.
+// What it has absorbed goes into the prefix cache and from there, before anybody may have its
+// pages, to the tier below; later it begins behind that, as any prompt does, and computes the rest,
+// less than two units, from its tokens. Without a cache, or where the tier has no room, it computes
+// all of it again. Nothing of it is given out twice, and as the draw of a token depends on seed,
+// choice and position alone, its text does not change.
 class Core {
  public:
   // ConfigError(config) must be empty.
@@ -134,7 +139,8 @@ class Core {
     uint32_t n_targets = 0;                    // log-probabilities that were asked for
     uint32_t n_prompt_targets = 0;             // of those, the first ones, which the request gets
     uint32_t chain = 0;                        // drafts for the next step
-    std::optional<FinishedSnapshot> exported;  // belongs to this row until it is published
+    std::vector<FinishedSnapshot> inner;       // of a prompt, before the row's end
+    std::optional<FinishedSnapshot> exported;  // as these, belongs to the row until it is published
     bool exports_answer = false;               // it is kept with the answer instead
 
     uint32_t n_drafts() const { return kind == PlanRow::Kind::kVerify ? n_tokens - 1 : 0; }
@@ -144,7 +150,15 @@ class Core {
     TimeUs since = 0;
     StepShape shape;
     bool has_copies = false;
+    uint32_t n_tier_copies = 0;  // of them; comparisons are the others
     std::vector<InFlightRow> rows;
+  };
+  // A state that was computed again and waits to be compared with a cached one.
+  struct Comparison {
+    uint32_t computed = 0;  // a snapshot
+    UnitKey first_unit;     // of the path
+    PrefixLease suspect;    // holds the cached one
+    bool in_flight = false;
   };
   // By CheckInvariants.
   struct PlacesSeen {
@@ -164,17 +178,17 @@ class Core {
   std::string RequestError(const Request& request) const;
   uint32_t PagesFor(uint64_t tokens) const;
   uint32_t ChunkSize(uint32_t remaining, uint32_t position) const;
-  uint32_t CutChunk(const Sequence& sequence, uint32_t chunk) const;
+  uint32_t CutChunk(const Sequence& sequence, uint32_t chunk);
 
   // Planning.
-  void DraftDecodeRows();
+  void DraftDecodeRows(TimeUs now);
   void DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens);
   const FairQueue::Prompt* NextPrompt();
-  uint32_t DraftChunk(Sequence& sequence);
+  uint32_t DraftChunk(Sequence& sequence, TimeUs now);
   Sequence* Blocked();
   uint64_t PagesToAdmit(const Sequence& sequence) const;
   uint32_t Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& opens);
-  bool GrowPages(Sequence& sequence, uint64_t tokens);
+  bool GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now);
   void AddDraft(Sequence& sequence, uint32_t n_tokens, uint32_t first_new_page);
   uint32_t DraftedTokens(const Sequence& sequence) const;
   void AddDrafts();
@@ -202,14 +216,16 @@ class Core {
   // The prefix cache.
   bool UsesCache(const Sequence& sequence) const;
   PrefixPath PathOf(const Sequence& sequence) const;
-  std::optional<Resume> BeginBehindPrefix(Sequence& sequence, TimeUs now);
+  std::optional<Resume> BeginBehindPrefix(Sequence& sequence, uint64_t pages, TimeUs now);
   bool RoomFor(uint64_t pages) const;
   bool MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now, std::optional<Resume>& resume);
   std::optional<uint32_t> TakePage();
-  std::optional<FinishedSnapshot> TakeExport(const Sequence& sequence, uint32_t end);
+  void TakeExports(const Sequence& sequence, uint32_t end, InFlightRow& row);
   void Publish(Sequence& sequence, const InFlightRow& row, TimeUs now);
   void PublishUnits(Sequence& sequence, uint32_t final_tokens);
   bool HasRoomForDuplicate(const Sequence& sequence) const;
+  void PublishOfPrompt(Sequence& sequence, const FinishedSnapshot& finished, TimeUs now);
+  void ReturnInner(const InFlightRow& row);
   void ReturnExport(const InFlightRow& row);
   std::string CheckCache(uint32_t private_pages) const;
   uint32_t SharedWith(const Sequence& sequence, const Sequence& other) const;
@@ -217,6 +233,15 @@ class Core {
   bool AwaitsRestore(Sequence& sequence, uint64_t pages, TimeUs now);
   void WriteThrough(const Sequence& sequence, uint32_t offset);
   void PlanCopies(StepPlan& plan, TimeUs now);
+
+  // Doubts about it (core_repetition.cc).
+  void LookForLoop(Sequence& sequence, uint32_t grown);
+  bool BeginsAfresh(Sequence& sequence, uint64_t pages);
+  void CompareWithSuspect(Sequence& sequence, const FinishedSnapshot& computed);
+  void PlanComparisons(StepPlan& plan);
+  void ApplyComparisons(std::span<const CopyOutcome> outcomes);
+  void Condemn(const UnitKey& first_unit);
+  void RenameForGeneration(Sequence& sequence) const;
 
   // Answers in it.
   std::optional<uint32_t> TakeSnapshot();
@@ -233,7 +258,10 @@ class Core {
   void DropTurns();
 
   // Transitions.
-  void Preempt(Sequence& sequence);
+  Sequence& Victim() const;
+  void Preempt(Sequence& sequence, TimeUs now);
+  void Park(Sequence& sequence, TimeUs now);
+  void MakeWay(TimeUs now);
   void ReleasePlace(Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, uint32_t completion_tokens, int32_t stop_id);
   void Fail(Sequence& sequence, const std::string& message);
@@ -260,6 +288,9 @@ class Core {
   std::optional<CacheTiers> tiers_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // their leases need index_
   std::vector<std::unique_ptr<Sequence>> closing_;                      // theirs too
+  std::vector<Comparison> comparisons_;                                 // and theirs
+  std::deque<UnitKey> suspects_;  // last units of prefixes behind which an answer ended in a loop
+  uint64_t cache_generation_ = 0;
 
   uint64_t next_id_ = 1;
   uint64_t next_seq_uid_ = 1;
@@ -270,6 +301,7 @@ class Core {
 
   std::vector<DraftRow> draft_;
   uint32_t budget_ = 0;
+  uint32_t inner_exports_ = 0;   // that its rows may still take
   bool preempted_ = false;       // in the plan in the making
   uint32_t open_prompts_ = 0;    // admitted, and not at their end with the plan in the making
   uint64_t blocked_ = 0;         // the request that waits for pages, if it still does (Blocked)

@@ -161,6 +161,7 @@ SubmitOutcome Core::OnSubmit(Request request, TimeUs now) {
   sequence->request.prompt_ids.clear();
   sequence->draft_length = DraftLength(config_.num_speculative_tokens);
   sequence->times.submitted = now;
+  RenameForGeneration(*sequence);
 
   const FairQueue::Prompt entry = PromptOf(*sequence);
   if (pacer_.cost().has_seen_prefill()) {

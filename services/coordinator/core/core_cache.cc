@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cassert>
+#include <ranges>
 #include <span>
 
 #include "services/coordinator/core/core.h"
@@ -87,10 +88,14 @@ bool Core::AwaitsTwin(const Sequence& sequence) {
     }
     const uint32_t shared = SharedWith(sequence, *other);
     if (shared <= other->absorbed) continue;
-    // Where they part is worth a snapshot, as at a branch of what is cached.
-    const uint32_t planned = other->next_position() + DraftedTokens(*other);
-    if (shared > planned && other->marks.branch_point <= other->absorbed) {
+    // Where they part is worth a snapshot, as at a branch of what is cached. A row of the plan in the
+    // making can still take it.
+    const uint32_t planned = other->next_position();
+    const bool in_row = shared < planned + DraftedTokens(*other);
+    if (shared > planned && other->marks.branch_point <= other->absorbed &&
+        (!in_row || inner_exports_ > 0)) {
       other->marks.branch_point = shared;
+      inner_exports_ -= in_row;
     }
     const std::vector<SnapshotMark> due =
         PrefillSnapshots(config_.snapshot_policy, other->marks, other->absorbed, shared);
@@ -107,7 +112,7 @@ bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
                        std::optional<Resume>& resume) {
   if (!RoomFor(pages)) return false;
   if (!index_.has_value()) return true;
-  resume = BeginBehindPrefix(sequence, now);
+  resume = BeginBehindPrefix(sequence, pages, now);
   const uint64_t wanted = pages - sequence.pages.size();
   if (wanted > pages_.free()) {
     index_->EvictPages(static_cast<uint32_t>(wanted - pages_.free()));
@@ -117,13 +122,18 @@ bool Core::MakeRoomFor(uint64_t pages, Sequence& sequence, TimeUs now,
 }
 
 // Takes the longest cached prefix: its pages become the sequence's first ones.
-std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, TimeUs now) {
+std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, uint64_t pages, TimeUs now) {
   assert(sequence.pages.empty() && sequence.absorbed == 0);
   sequence.publishes = false;
   sequence.restores = 0;
   if (!UsesCache(sequence)) return std::nullopt;
   sequence.publishes = !sequence.preempted;
-  PrefixHit hit = index_->Acquire(PathOf(sequence), now);
+  PrefixPath path = PathOf(sequence);
+  if (BeginsAfresh(sequence, pages)) path.keys = {};
+  PrefixHit hit = index_->Acquire(path, now);
+  if (sequence.suspect.active()) {
+    hit.match.branch_point = index_->SnapshotOf(sequence.suspect)->offset;
+  }
   sequence.lease = std::move(hit.lease);
   sequence.marks = {.prompt_tokens = static_cast<uint32_t>(sequence.tokens.size()),
                     .cached_tokens = hit.match.cached_tokens,
@@ -145,39 +155,61 @@ std::optional<uint32_t> Core::TakePage() {
   return page;
 }
 
-// The snapshot that a chunk which ends here has to leave, if one is due and there is a place.
-std::optional<FinishedSnapshot> Core::TakeExport(const Sequence& sequence, uint32_t end) {
-  if (!sequence.publishes) return std::nullopt;
+// The snapshots that a chunk up to here has to leave, as far as there are places. The last ones are
+// worth most.
+void Core::TakeExports(const Sequence& sequence, uint32_t end, InFlightRow& row) {
+  if (!sequence.publishes) return;
   const std::vector<SnapshotMark> due =
       PrefillSnapshots(config_.snapshot_policy, sequence.marks, sequence.next_position(), end);
-  if (due.empty()) return std::nullopt;
-  assert(due.size() == 1 && due.front().offset == end);
-  const std::optional<uint32_t> place = TakeSnapshot();
-  if (!place.has_value()) return std::nullopt;
-  return FinishedSnapshot{
-      .snapshot = *place, .offset = end, .absorbed_tokens = 0, .kind = due.front().kind};
+  for (const SnapshotMark& mark : due | std::views::reverse) {
+    const std::optional<uint32_t> place = TakeSnapshot();
+    if (!place.has_value()) break;
+    const FinishedSnapshot taken = {.snapshot = *place,
+                                    .offset = mark.offset,
+                                    .absorbed_tokens = mark.offset,
+                                    .kind = mark.kind};
+    if (mark.offset == end) {
+      row.exported = taken;
+    } else {
+      row.inner.push_back(taken);
+    }
+  }
+  std::ranges::reverse(row.inner);
 }
 
 // A step of this sequence has completed on all ranks. Of its text only the prompt is published: of
 // an answer the gateway may still take tokens back, when a stop string turns up (core_turn.cc).
 void Core::Publish(Sequence& sequence, const InFlightRow& row, TimeUs now) {
   if (!sequence.lease.active()) {
-    assert(!row.exported.has_value());
+    assert(!row.exported.has_value() && row.inner.empty());
     return;
   }
   sequence.lease.ReleaseSnapshot();  // it has been copied
   const uint32_t units_before = sequence.lease.shared_units();
   PublishUnits(sequence, std::min(sequence.absorbed, sequence.prompt_tokens));
   const bool exports_prompt = row.exported.has_value() && !row.exports_answer;
+  for (const FinishedSnapshot& finished : row.inner) {
+    PublishOfPrompt(sequence, finished, now);
+    WriteThrough(sequence, finished.offset);
+  }
   if (exports_prompt) {
     FinishedSnapshot finished = *row.exported;
     finished.absorbed_tokens = sequence.absorbed;
-    index_->PublishSnapshot(sequence.lease, finished, now);
+    PublishOfPrompt(sequence, finished, now);
   } else if (row.exported.has_value()) {
     KeepAnswerSnapshot(sequence, *row.exported);
   }
   if (exports_prompt || sequence.lease.shared_units() > units_before) {
     WriteThrough(sequence, sequence.lease.shared_units() * config_.page_tokens);
+  }
+}
+
+void Core::PublishOfPrompt(Sequence& sequence, const FinishedSnapshot& finished, TimeUs now) {
+  if (sequence.suspect.active() &&
+      index_->SnapshotOf(sequence.suspect)->offset == finished.offset) {
+    CompareWithSuspect(sequence, finished);
+  } else {
+    index_->PublishSnapshot(sequence.lease, finished, now);
   }
 }
 
@@ -207,7 +239,7 @@ void Core::PublishUnits(Sequence& sequence, uint32_t final_tokens) {
 }
 
 bool Core::HasRoomForDuplicate(const Sequence& sequence) const {
-  if (sequence.state == SequenceState::kClosing) return true;
+  if (sequence.state == SequenceState::kClosing || sequence.preempted) return true;
   const uint32_t most = PagesFor(sequence.prompt_tokens + uint64_t{sequence.max_tokens});
   return most + sequence.duplicate_pages.size() < pages_.size();
 }
@@ -222,11 +254,17 @@ void Core::PlanCopies(StepPlan& plan, TimeUs now) {
   if (!tiers_.has_value() || CopiesInFlight()) return;
   while (tiers_->Plan(plan.copies) && plan.copies.empty() && draft_.empty()) {
     // Somebody may have waited for what was let go, and nothing else will happen.
+    DraftDecodeRows(now);
     DraftPromptRows(now, plan.opens);
   }
 }
 
+void Core::ReturnInner(const InFlightRow& row) {
+  for (const FinishedSnapshot& taken : row.inner) snapshots_.Return(taken.snapshot);
+}
+
 void Core::ReturnExport(const InFlightRow& row) {
+  ReturnInner(row);
   if (row.exported.has_value()) snapshots_.Return(row.exported->snapshot);
 }
 

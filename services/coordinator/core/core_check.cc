@@ -105,13 +105,16 @@ std::string Core::CheckCache(uint32_t private_pages) const {
   }
   size_t exports = 0, kept = 0;
   for (const InFlightStep& step : in_flight_) {
-    for (const InFlightRow& row : step.rows) exports += row.exported.has_value();
+    for (const InFlightRow& row : step.rows) {
+      exports += row.inner.size() + row.exported.has_value();
+    }
   }
   for (const auto& [id, sequence] : sequences_) kept += sequence->answer_snapshots.size();
   for (const auto& sequence : closing_) {
     kept += sequence->answer_snapshots.size();
     exports += sequence->last_snapshot.has_value();
   }
+  exports += comparisons_.size();
   if (tiers_.has_value()) exports += tiers_->device_snapshots_in_flight();
   if (exports + kept + cache.snapshots != snapshots_.used()) {
     return Num(snapshots_.used()) + " snapshots are taken, the step in flight has " + Num(exports) +

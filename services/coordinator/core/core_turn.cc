@@ -27,7 +27,10 @@ void Core::OnUnitKeys(uint64_t id, std::span<const UnitKey> keys) {
   if (sequence == nullptr) return;
   std::vector<UnitKey>& known = sequence->request.unit_keys;
   assert((known.size() + keys.size()) * config_.page_tokens <= sequence->tokens.size());
-  known.insert(known.end(), keys.begin(), keys.end());
+  for (UnitKey key : keys) {
+    key.high += sequence->cache_generation;
+    known.push_back(key);
+  }
 }
 
 std::optional<uint32_t> Core::TakeSnapshot() {
@@ -51,8 +54,8 @@ std::optional<FinishedSnapshot> Core::TakeAnswerExport(const Sequence& sequence,
       .kind = due->boundary ? SnapshotKind::kBoundary : SnapshotKind::kConversationEnd};
 }
 
-// The snapshots that the row takes: at its end, or of the window that is committed before it. A
-// unit is longer than both together, so there is one at most.
+// The snapshots that the row takes: of a prompt where they are due; else at its end, or of the
+// window that is committed before it. A unit is longer than both together, so there is one at most.
 void Core::AddExports(const Sequence& sequence, PlanRow& row, InFlightRow& in_flight,
                       std::vector<Commit>& commits) {
   const uint32_t end = row.position + row.n_tokens;
@@ -72,7 +75,10 @@ void Core::AddExports(const Sequence& sequence, PlanRow& row, InFlightRow& in_fl
     if (row.kind == PlanRow::Kind::kVerify) return;  // it leaves the live state where it is
     in_flight.exported = TakeAnswerExport(sequence, row.position, end);
   } else {
-    in_flight.exported = TakeExport(sequence, end);
+    TakeExports(sequence, end, in_flight);
+    for (const FinishedSnapshot& taken : in_flight.inner) {
+      row.exports.push_back({taken.offset - row.position, taken.snapshot});
+    }
     if (!in_flight.exported.has_value() && row.sample) {
       // The turn may end with this unit, if its answer is short.
       in_flight.exports_answer = true;
@@ -167,6 +173,20 @@ void Core::FinishTurns(uint64_t step_id, TimeUs now) {
     EndTurn(*owned, owned->last_snapshot->offset);
     return true;
   });
+}
+
+// Who is about to lose its place leaves its text so far in the cache, and on its way to the tier
+// below. Nobody else can have the pages before they are there. That the client may still cut the
+// answer does no harm: who begins behind a text has that text.
+void Core::Park(Sequence& sequence, TimeUs now) {
+  if (!sequence.lease.active()) return;
+  sequence.lease.ReleaseSnapshot();
+  sequence.publishes = true;
+  PublishUnits(sequence, sequence.absorbed);
+  PublishAnswerSnapshots(sequence, sequence.lease.shared_units() * config_.page_tokens, now);
+  const uint32_t kept = std::min(index_->Match(PathOf(sequence)).cached_tokens,
+                                 sequence.lease.shared_units() * config_.page_tokens);
+  if (tiers_.has_value() && kept > 0) tiers_->Save(sequence.lease, kept);
 }
 
 void Core::EndTurn(Sequence& sequence, uint32_t end) {

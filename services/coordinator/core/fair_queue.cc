@@ -218,6 +218,12 @@ uint32_t FairQueue::EndPlan(bool held_up) {
   return stuck;
 }
 
+bool FairQueue::WaitsAbove(RequestClass request_class) const {
+  return std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.waiting && entry.prompt.request_class < request_class;
+  });
+}
+
 bool FairQueue::waits(uint64_t id) const {
   const Entry* entry = Find(id);
   return entry != nullptr && entry->waiting;

@@ -70,6 +70,8 @@ class FairQueue {
   bool waits(uint64_t id) const;
   // Whether it was overtaken, or has waited, for long enough.
   bool Unovertakable(uint64_t id) const;
+  // Whether somebody of a higher class than this waits.
+  bool WaitsAbove(RequestClass request_class) const;
   // Of those that wait.
   size_t size() const { return waiting_; }
   bool empty() const { return waiting_ == 0; }

@@ -53,6 +53,14 @@ TierCopy PathCopy::CopyOf(TierCopy::Kind kind, uint32_t from_place, uint32_t to_
   return copy;
 }
 
+std::optional<UnitKey> PathCopy::NextUnit() {
+  while (target_.shared_units() < units_.size()) {
+    const PathUnit& next = units_[target_.shared_units()];
+    if (!to_.index->Enter(target_, next.key, next.tokens)) return next.key;
+  }
+  return std::nullopt;
+}
+
 void PathCopy::Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies) {
   assert(in_flight() == 0 && !ended_);
   const auto take_budget = [&](uint64_t bytes) {
@@ -60,10 +68,7 @@ void PathCopy::Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies) {
     budget_bytes -= std::min(budget_bytes, bytes);
     return true;
   };
-  while (target_.shared_units() < units_.size()) {
-    const PathUnit& next = units_[target_.shared_units()];
-    if (!to_.index->Enter(target_, next.key, next.tokens)) break;
-  }
+  NextUnit();
   for (uint32_t unit = target_.shared_units(); unit < units_.size(); ++unit) {
     if (!take_budget(to_.page_bytes)) return;
     const std::optional<uint32_t> page = TakePage(to_);

@@ -32,6 +32,8 @@ class PathCopy {
   // `source` is a lease of from.index. Both stores must outlive the copy.
   PathCopy(const TierStore& from, const TierStore& to, PrefixLease source);
 
+  // The first unit that is lacking there; none if no copy of a page will be planned.
+  std::optional<UnitKey> NextUnit();
   // Adds copies for the next step, each of which takes its bytes off the budget; the first one may
   // overdraw it. Stops early where the other tier has no room, even for the least valuable.
   void Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies);

@@ -17,14 +17,20 @@ uint32_t Core::ChunkSize(uint32_t remaining, uint32_t position) const {
   return limit / kChunkMultiple * kChunkMultiple;
 }
 
-// How much of the chunk of so many tokens that comes next is computed now: workers export at the
-// end of a row, so it ends where a snapshot is due.
-uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) const {
+// How much of the chunk of so many tokens that comes next is computed now: so much that the
+// snapshots that are due before its end can be taken.
+uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) {
   if (!sequence.publishes) return chunk;
   const uint32_t begin = sequence.next_position();
-  const std::vector<SnapshotMark> due =
+  std::vector<SnapshotMark> due =
       PrefillSnapshots(config_.snapshot_policy, sequence.marks, begin, begin + chunk);
-  return due.empty() ? chunk : due.front().offset - begin;
+  if (due.size() > inner_exports_ + 1) {
+    due.resize(inner_exports_ + 1);
+    chunk = due.back().offset - begin;
+  }
+  inner_exports_ -= static_cast<uint32_t>(std::ranges::count_if(
+      due, [&](const SnapshotMark& mark) { return mark.offset < begin + chunk; }));
+  return chunk;
 }
 
 void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
@@ -43,7 +49,8 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
   while (const FairQueue::Prompt* next = NextPrompt()) {
     const uint64_t id = next->id;
     Sequence& sequence = *sequences_.at(id);
-    const uint32_t chunk = sequence.admitted() ? DraftChunk(sequence) : Admit(sequence, now, opens);
+    const uint32_t chunk =
+        sequence.admitted() ? DraftChunk(sequence, now) : Admit(sequence, now, opens);
     // It may have left the queue and come back: it can be the youngest when pages are short.
     if (chunk > 0) {
       queue_.Serve(id, chunk);
@@ -52,6 +59,19 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
     }
   }
   counts_.no_progress += queue_.EndPlan(CopiesInFlight());
+}
+
+// Who waits for a slot or pages that a lower class has gets them, with one of the next plans.
+void Core::MakeWay(TimeUs now) {
+  const bool saving = CopiesInFlight() || (tiers_.has_value() && tiers_->saving());
+  if (running_.empty() || saving) return;
+  Sequence& victim = Victim();
+  const RequestClass above = victim.request.request_class;
+  const Sequence* const blocked = Blocked();
+  const bool lacks_pages = blocked != nullptr && blocked->request.request_class < above &&
+                           !RoomFor(PagesToAdmit(*blocked));
+  const bool lacks_slot = slots_.free() == 0 && queue_.WaitsAbove(above);
+  if (lacks_pages || lacks_slot) Preempt(victim, now);
 }
 
 // Whose turn it is; null if there is nobody, or no room for a chunk of anybody.
@@ -65,13 +85,13 @@ const FairQueue::Prompt* Core::NextPrompt() {
 }
 
 // The next chunk of an admitted prompt; 0 if there is no room for one.
-uint32_t Core::DraftChunk(Sequence& sequence) {
+uint32_t Core::DraftChunk(Sequence& sequence, TimeUs now) {
   const uint32_t position = sequence.next_position();
   const auto remaining = static_cast<uint32_t>(sequence.tokens.size()) - position;
   const uint32_t chunk = CutChunk(sequence, ChunkSize(remaining, position));
   if (chunk == 0) return 0;
   const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
-  if (!GrowPages(sequence, position + chunk)) return 0;
+  if (!GrowPages(sequence, position + chunk, now)) return 0;
   if (chunk == remaining) --open_prompts_;
   pacer_.AddRow(chunk, position);
   AddDraft(sequence, chunk, first_new_page);
@@ -124,6 +144,8 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
   }
 
   queue_.Admit(sequence.id, sequence.tokens.size() - sequence.absorbed);
+  const uint32_t before = std::exchange(sequence.absorbed_before, 0);
+  counts_.recomputed_tokens += before - std::min(before, sequence.absorbed);
   sequence.state = SequenceState::kPrefill;
   sequence.seq_uid = next_seq_uid_++;
   sequence.slot = *slots_.Take();
@@ -132,7 +154,7 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
                        [](const Sequence* a, const Sequence* b) { return a->id < b->id; }),
       &sequence);
   ++open_prompts_;
-  const uint32_t chunk = DraftChunk(sequence);
+  const uint32_t chunk = DraftChunk(sequence, now);
   assert(chunk > 0);
 
   SequenceOpen open;

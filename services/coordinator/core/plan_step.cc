@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cassert>
+#include <ranges>
 #include <utility>
 
 #include "services/coordinator/core/core.h"
@@ -20,14 +21,18 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
   plan.deadline_ms = config_.step_deadline_ms;
 
   budget_ = config_.max_num_batched_tokens;
+  inner_exports_ = kMaxInnerExports;
   draft_.clear();
   preempted_ = false;
   CloseTurns(now);
   // What was brought back for somebody who has left.
   if (tiers_.has_value() && queue_.empty() && !tiers_->restoring()) tiers_->ReleaseRestored();
-  DraftDecodeRows();
+  MakeWay(now);
+  DraftDecodeRows(now);
   DraftPromptRows(now, plan.opens);
   PlanCopies(plan, now);
+  const auto n_tier_copies = static_cast<uint32_t>(plan.copies.size());
+  PlanComparisons(plan);
   AddDrafts();
 
   for (const auto& closing : closing_) {
@@ -42,6 +47,7 @@ std::optional<StepPlan> Core::PlanStep(TimeUs now) {
     return plan;
   }
   in_flight_.push_back(BeginStep(plan, now));
+  in_flight_.back().n_tier_copies = n_tier_copies;
   plan.plan_hash = PlanHash(plan);
   assert(CheckInvariants().empty());
   return plan;
@@ -66,10 +72,14 @@ bool Core::CopiesInFlight() const {
   return std::ranges::any_of(in_flight_, &InFlightStep::has_copies);
 }
 
-void Core::DraftDecodeRows() {
-  // Growing may remove sequences from the end of the list, never the ones before this one.
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& sequence = *running_[i];
+void Core::DraftDecodeRows(TimeUs now) {
+  uint64_t last = 0;
+  while (true) {
+    // Growing may take away sequences before and behind this one, and this one.
+    const auto next = std::ranges::upper_bound(running_, last, {}, &Sequence::id);
+    if (next == running_.end()) return;
+    Sequence& sequence = **next;
+    last = sequence.id;
     if (!sequence.decodes()) continue;
     // The row in flight says its last token, or may have filled the context.
     if (sequence.tokens_left(config_.max_model_len) == 0 ||
@@ -77,13 +87,13 @@ void Core::DraftDecodeRows() {
       continue;
     }
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
-    if (!GrowPages(sequence, sequence.next_position() + 1)) continue;
+    if (!GrowPages(sequence, sequence.next_position() + 1, now)) continue;
     AddDraft(sequence, 1, first_new_page);
   }
 }
 
-// False if it has to do without for now, or, as the youngest, has lost its place itself.
-bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
+// False if it has to do without for now, or has lost its place itself.
+bool Core::GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now) {
   const uint32_t wanted = PagesFor(tokens);
   const size_t before = sequence.pages.size();
   while (sequence.pages.size() < wanted) {
@@ -97,35 +107,48 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens) {
       DropTurns();
       continue;
     }
-    if (CopiesInFlight()) {  // what they hold can be had when they are through
+    // What they hold can be had when they are through.
+    if (CopiesInFlight() || (tiers_.has_value() && tiers_->saving())) {
       for (; sequence.pages.size() > before; sequence.pages.pop_back()) {
         pages_.Return(sequence.pages.back());
       }
       return false;
     }
-    Sequence& youngest = *running_.back();
-    const bool itself = &youngest == &sequence;
     // A sequence that runs alone always fits, since the pool holds one full context, and with it
     // the duplicates that it may have.
-    assert(!itself || running_.size() > 1);
-    Preempt(youngest);
-    if (itself) return false;
+    assert(running_.size() > 1);
+    Sequence& victim = Victim();
+    Preempt(victim, now);
+    if (&victim == &sequence) return false;
   }
   return true;
 }
 
-void Core::Preempt(Sequence& sequence) {
+// Of the lowest class the youngest. That is not the oldest of the highest class, which is never
+// asked, as long as there is anybody else.
+Sequence& Core::Victim() const {
+  Sequence* victim = running_.back();
+  for (Sequence* other : running_ | std::views::reverse) {
+    if (other->request.request_class > victim->request.request_class) victim = other;
+  }
+  return *victim;
+}
+
+void Core::Preempt(Sequence& sequence, TimeUs now) {
   auto row = std::find_if(draft_.begin(), draft_.end(),
                           [&](const DraftRow& draft) { return draft.sequence == &sequence; });
   if (row != draft_.end()) {
     budget_ += row->n_tokens;
     draft_.erase(row);
   }
+  sequence.absorbed_before = sequence.absorbed;
+  sequence.preempted = true;
+  Park(sequence, now);
   ReleasePlace(sequence);
   sequence.absorbed = 0;
   sequence.committed = 0;
   sequence.drafts = 0;
-  sequence.preempted = true;
+  RenameForGeneration(sequence);
   queue_.PushPreempted(PromptOf(sequence));
   ++counts_.preemptions;
   preempted_ = true;
@@ -189,6 +212,7 @@ PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Com
                         .n_targets = static_cast<uint32_t>(row.logprob_targets.size()),
                         .n_prompt_targets = n_prompt_targets,
                         .chain = row.draft_chain,
+                        .inner = {},
                         .exported = std::nullopt};
   AddExports(sequence, row, in_flight, commits);
   step.rows.push_back(std::move(in_flight));

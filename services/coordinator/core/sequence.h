@@ -16,7 +16,7 @@ namespace quartet::coordinator {
 // A request is in one of the first three, and leaves the table in the transition to a terminal
 // state. REFUSED is answered by OnSubmit and never enters the table.
 enum class SequenceState {
-  kQueued,   // holds nothing; also after a preemption
+  kQueued,   // holds no place; also after a preemption
   kPrefill,  // admitted: holds a slot and pages; part of its tokens are absorbed
   kDecode,   // all tokens but the last sampled one are absorbed
   kClosing,  // its request has ended; keeps its place until its text is in the prefix cache
@@ -55,10 +55,12 @@ struct Sequence {
   // belong to the cache, except for the duplicates, whose units others had published before.
   PrefixLease lease;
   std::vector<uint32_t> duplicate_pages;
-  PromptMarks marks;           // of this admission
-  uint32_t restores = 0;       // of its prefix from a lower tier, for this admission
-  bool publishes = false;      // what it absorbs goes into the cache
-  uint32_t cached_tokens = 0;  // of the first admission
+  PromptMarks marks;              // of this admission
+  PrefixLease suspect;            // what its state is to be compared with when it comes there
+  uint64_t cache_generation = 0;  // of the names in `request` (core_repetition.cc)
+  uint32_t restores = 0;          // of its prefix from a lower tier, for this admission
+  bool publishes = false;         // what it absorbs goes into the cache
+  uint32_t cached_tokens = 0;     // of the first admission
   // Of the answer, ascending: they can be published when it is final.
   std::vector<FinishedSnapshot> answer_snapshots;
 
@@ -80,8 +82,13 @@ struct Sequence {
 
   uint32_t prompt_logprobs_sent = 0;
   bool admitted_before = false;
-  bool preempted = false;  // once; from then on it takes no page twice and publishes nothing
+  // Once; from then on it takes no page twice, and its text goes into the cache only when it ends
+  // or loses its place again.
+  bool preempted = false;
+  uint32_t absorbed_before =
+      0;  // when it lost its place the last time; 0 once it is admitted again
   bool prompt_counted = false;
+  bool loops = false;  // its answer was seen to end in a loop
   RequestTimes times;
 
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace quartet::coordinator {
 
 CacheTiers::Lower::Lower(CacheTier tier, uint32_t n_pages, uint32_t n_snapshots,
@@ -133,10 +135,15 @@ void CacheTiers::WriteThrough(const PrefixLease& lease, uint32_t offset) {
   down_.emplace_back(device_, host_.store, device_.index->Hold(lease, offset));
 }
 
+void CacheTiers::Save(const PrefixLease& lease, uint32_t offset) {
+  down_.emplace_front(device_, host_.store, device_.index->Hold(lease, offset));
+  ++n_saving_;
+}
+
 bool CacheTiers::GiveUp() {
-  const bool held = !down_.empty() || up_.has_value() || restored_.active();
-  given_up_ += down_.size();
-  down_.clear();
+  const bool held = down_.size() > n_saving_ || up_.has_value() || restored_.active();
+  given_up_ += down_.size() - n_saving_;
+  down_.erase(down_.begin() + static_cast<std::ptrdiff_t>(n_saving_), down_.end());
   up_.reset();
   restored_ = {};
   return held;
@@ -151,8 +158,18 @@ bool CacheTiers::Plan(std::vector<TierCopy>& copies) {
     EndUp();
     let_go = true;
   }
+  // What comes with one path is there for the next one that begins with it, a step later.
+  absl::flat_hash_set<std::pair<CacheTier, UnitKey>> coming;
   for (size_t i = 0; i < down_.size() && (budget > 0 || copies.empty());) {
+    const CacheTier to = down_[i].to().tier;
+    if (const std::optional<UnitKey> next = down_[i].NextUnit();
+        next.has_value() && coming.contains({to, *next})) {
+      ++i;
+      continue;
+    }
+    const size_t before = copies.size();
     down_[i].Plan(budget, copies);
+    for (const TierCopy& copy : std::span(copies).subspan(before)) coming.emplace(to, copy.key);
     if (!down_[i].ended()) {
       ++i;
       continue;
@@ -217,6 +234,7 @@ void CacheTiers::EndUp() {
 void CacheTiers::EndDown(size_t which) {
   const PathCopy ended = std::move(down_[which]);
   down_.erase(down_.begin() + static_cast<std::ptrdiff_t>(which));
+  if (which < n_saving_) --n_saving_;
   given_up_ += !ended.complete();
   const PrefixLease& target = ended.target();
   if (!disk_.has_value() || ended.to().tier != CacheTier::kHost || target.shared_units() == 0) {
@@ -233,17 +251,27 @@ void CacheTiers::DiscardDamaged() {
       lower.counts.snapshots_discarded += lower.index.DiscardSnapshot(damage.unit);
       continue;
     }
-    const uint32_t snapshots = lower.index.GetLedger().snapshots;
-    lower.counts.pages_discarded += lower.index.Discard(damage.unit);
-    const uint32_t with_pages = snapshots - lower.index.GetLedger().snapshots;
-    lower.counts.snapshots_discarded += with_pages;
-    lower.discarded_with_pages += with_pages;
+    DiscardFrom(lower, damage.unit);
   }
+}
+
+void CacheTiers::DiscardFrom(Lower& lower, const UnitKey& unit) {
+  const uint32_t snapshots = lower.index.GetLedger().snapshots;
+  lower.counts.pages_discarded += lower.index.Discard(unit);
+  const uint32_t with_pages = snapshots - lower.index.GetLedger().snapshots;
+  lower.counts.snapshots_discarded += with_pages;
+  lower.discarded_with_pages += with_pages;
+}
+
+void CacheTiers::Discard(const UnitKey& unit) {
+  DiscardFrom(host_, unit);
+  if (disk_.has_value()) DiscardFrom(*disk_, unit);
 }
 
 void CacheTiers::Abandon() {
   if (up_.has_value()) up_->Abandon();
   for (PathCopy& copy : down_) copy.Abandon();
+  n_saving_ = 0;
   GiveUp();
 }
 

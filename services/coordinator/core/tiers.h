@@ -51,8 +51,17 @@ class CacheTiers {
   // The path up to `offset` has been published on the device.
   void WriteThrough(const PrefixLease& lease, uint32_t offset);
 
-  // Gives up all copies that are still to come and what they hold on the device; false if there was
-  // nothing. For whoever needs its pages. Not while a step is in flight.
+  // The same for a sequence that loses its place: this copy comes before others and is not given up
+  // for those who need its pages.
+  void Save(const PrefixLease& lease, uint32_t offset);
+  // There are such copies.
+  bool saving() const { return n_saving_ > 0; }
+
+  // What is known to be wrong, from this unit on, in all tiers below the device.
+  void Discard(const UnitKey& unit);
+
+  // Gives up all copies that are still to come, but for those, and what they hold on the device;
+  // false if there was nothing. For whoever needs its pages. Not while a step is in flight.
   bool GiveUp();
 
   // The copies of the next step: up first; down only while nobody waits for a copy up. True if
@@ -101,6 +110,7 @@ class CacheTiers {
   void EndUp();
   void EndDown(size_t which);
   void DiscardDamaged();
+  void DiscardFrom(Lower& lower, const UnitKey& unit);
   std::string CheckTier(const Lower& lower) const;
 
   const uint64_t bytes_per_step_;
@@ -110,7 +120,8 @@ class CacheTiers {
   std::optional<Lower> disk_;
 
   // Below the indices, since they hold leases.
-  std::deque<PathCopy> down_;  // oldest first
+  std::deque<PathCopy> down_;  // of Save, then oldest first
+  size_t n_saving_ = 0;        // so many of Save
   std::optional<PathCopy> up_;
   PrefixLease restored_;
   bool restore_was_damaged_ = false;

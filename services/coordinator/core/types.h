@@ -22,6 +22,9 @@ using TimeUs = int64_t;  // microseconds of whatever clock the driver uses; only
 // A chunk of a prompt has a multiple of this many tokens, unless it is the prompt's last one.
 inline constexpr uint32_t kChunkMultiple = 64;
 
+// Snapshots that a step's rows take before their ends, at most.
+inline constexpr uint32_t kMaxInnerExports = 8;
+
 // Drafts that a worker makes and verifies in one step at most.
 inline constexpr uint32_t kMaxDraftTokens = 3;
 
@@ -200,7 +203,9 @@ struct UnitOrigin {
   std::vector<int32_t> tokens;
 };
 
-// An object of the prefix cache moves from a place of one tier to a place of another.
+// An object of the prefix cache moves from a place of one tier to a place of another. From the
+// device to the device: two snapshots are compared and nothing moves; kChecksum if they differ by
+// more than rounding does.
 struct TierCopy {
   enum class Kind { kPage, kSnapshot };
   Kind kind = Kind::kPage;
@@ -339,13 +344,16 @@ struct Ledger {
   uint64_t cancelled = 0;
   uint64_t failed = 0;
   uint64_t expired = 0;
+  uint64_t repetitions_suspected = 0;  // answers that ended in a loop
+  uint64_t states_condemned = 0;       // cached states that differed when they were computed again
   uint64_t preemptions = 0;
-  uint64_t overtakes = 0;         // of a prompt by one of its key that came later
-  uint64_t no_progress = 0;       // admitted prompts that went without a row for too many plans
-  uint64_t steps = 0;             // planned
-  uint64_t prompt_tokens = 0;     // of requests whose prompt is absorbed, each counted once
-  uint64_t generated_tokens = 0;  // sampled and given out
-  uint64_t void_rows = 0;         // computed, but their request had ended meanwhile
+  uint64_t recomputed_tokens = 0;  // that had been absorbed before a preemption
+  uint64_t overtakes = 0;          // of a prompt by one of its key that came later
+  uint64_t no_progress = 0;        // admitted prompts that went without a row for too many plans
+  uint64_t steps = 0;              // planned
+  uint64_t prompt_tokens = 0;      // of requests whose prompt is absorbed, each counted once
+  uint64_t generated_tokens = 0;   // sampled and given out
+  uint64_t void_rows = 0;          // computed, but their request had ended meanwhile
   // Of the prefix cache.
   uint32_t cached_pages = 0;     // of pages_used
   uint32_t evictable_pages = 0;  // of those, what is given up when somebody needs it

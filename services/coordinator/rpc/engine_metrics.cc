@@ -27,7 +27,7 @@ EngineMetrics::EngineMetrics(Metrics* metrics, uint64_t epoch) : metrics_(metric
   metrics_->GetCounter("quartet_agreement_mismatch_total",
                        "Steps whose ranks did not agree on what they did");
   metrics_->GetCounter("quartet_preemptions_total",
-                       "Sequences that gave up their place and were computed again");
+                       "Sequences that gave up their place to others and went on later");
 }
 
 void EngineMetrics::SetModel(const std::string& model_name, const CoreConfig& config) {
@@ -94,8 +94,16 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
       .Set(ledger.paused);
   metrics_
       ->GetCounter("quartet_preemptions_total",
-                   "Sequences that gave up their place and were computed again")
+                   "Sequences that gave up their place to others and went on later")
       .Add(static_cast<double>(ledger.preemptions - seen_.preemptions));
+  SetCounter("quartet_repetition_suspected_total", "Answers that ended in a loop", {},
+             &seen_.repetitions_suspected, ledger.repetitions_suspected);
+  SetCounter("quartet_cached_states_condemned_total",
+             "Cached states that differed when they were computed again", {},
+             &seen_.states_condemned, ledger.states_condemned);
+  SetCounter("quartet_recomputed_tokens_total",
+             "Tokens computed again because their sequence gave up its place", {},
+             &seen_.recomputed_tokens, ledger.recomputed_tokens);
   SetModelCounter("vllm:num_preemptions_total", "Preemptions", &seen_.preemptions,
                   ledger.preemptions);
   SetModelCounter("vllm:prompt_tokens_total", "Prompt tokens absorbed", &seen_.prompt_tokens,

@@ -45,11 +45,8 @@ void Auditor::OnPlan(const StepPlan& plan) {
     return Violate("I10: a plan without rows opens sequences, or says nothing");
   }
 
-  uint64_t oldest = std::numeric_limits<uint64_t>::max();
-  for (const Place& place : places_) {
-    if (place.life != nullptr) oldest = std::min(oldest, place.life->id);
-  }
-  for (const uint64_t uid : plan.closes) OnClose(uid, oldest);
+  const uint64_t first = FirstOfAll();
+  for (const uint64_t uid : plan.closes) OnClose(uid, first);
   resumed_from_.clear();
   for (const SequenceOpen& open : plan.opens) OnOpen(open);
   if (!plan.is_step()) return;
@@ -81,19 +78,35 @@ void Auditor::OnPlan(const StepPlan& plan) {
   CheckProgress(prefill_seen);
 }
 
-void Auditor::OnClose(uint64_t uid, uint64_t oldest) {
+// The oldest of the highest class, if it runs: it is the last to lose its place. 0 = it does not.
+uint64_t Auditor::FirstOfAll() const {
+  const Life* first = nullptr;
+  for (const auto& [id, life] : lives_) {
+    const auto rank = [](const Life& one) {
+      return std::pair(one.request.request_class, one.slot < 0);
+    };
+    if (first == nullptr || std::pair(rank(*life), id) < std::pair(rank(*first), first->id)) {
+      first = life.get();
+    }
+  }
+  return first == nullptr || first->slot < 0 ? 0 : first->id;
+}
+
+void Auditor::OnClose(uint64_t uid, uint64_t first) {
   Place* place = FindPlace(uid);
   if (place == nullptr) {
     return Violate(absl::StrCat("I3: seq ", uid, " is closed, but it is not open"));
   }
   if (Life* life = place->life; life != nullptr) {  // it has not ended: a preemption
-    if (life->id == oldest) {
-      Violate(absl::StrCat("I9: request ", oldest, " is the oldest and was preempted"));
+    if (life->id == first) {
+      Violate(absl::StrCat("I9: request ", first, " is the oldest and was preempted"));
     }
     life->slot = -1;
+    life->absorbed_before = place->absorbed;
     ++books_.preemptions;
     ++tally_.preemptions;
-    Settle(life->id, life->alone.prompt_tokens());
+    // What it was told may wait for it in the cache.
+    Settle(life->id, life->known());
   }
   for (const uint32_t page : place->pages) --page_users_[page];
   *place = {};
@@ -152,6 +165,10 @@ void Auditor::OnOpen(const SequenceOpen& open) {
   place.life->slot = static_cast<int>(open.slot);
   const bool caches = place.life->caches() && config_.snapshots > 0;
   if (caches) books_.prefix_query_tokens += place.life->known();
+  const uint32_t begins_at = open.resume.has_value() ? open.resume->n_tokens : 0;
+  const uint32_t before = std::exchange(place.life->absorbed_before, 0);
+  books_.recomputed_tokens += before - std::min(before, begins_at);
+  tally_.recomputed_tokens += before - std::min(before, begins_at);
   if (!open.resume.has_value()) return;
   if (!caches) return Violate("I2: " + name + " begins behind a prefix and has no name for it");
   OnResume(*open.resume, place);
@@ -223,24 +240,32 @@ void Auditor::OnCommit(const coordinator::Commit& commit) {
   OnExport(commit.snapshot, commit.export_at, *place);
 }
 
-void Auditor::OnExport(uint32_t snapshot, uint32_t tokens, Place& place) {
+bool Auditor::MayExport(uint32_t snapshot, uint32_t tokens, const Place& place) {
   const std::string name = absl::StrCat("snapshot ", snapshot, " of seq ", place.uid);
-  if (snapshot >= device_.snapshots.size()) return Violate("I3: " + name + " does not exist");
-  if (tokens % config_.page_tokens != 0) {
-    return Violate(absl::StrCat("I2: ", name, " is taken at ", tokens, ", inside a unit"));
-  }
-  if (std::ranges::find(resumed_from_, snapshot) != resumed_from_.end()) {
-    return Violate("I3: " + name + " is written while another sequence begins with it");
-  }
-  if (IsCopied(TierCopy::Kind::kSnapshot, snapshot)) {
-    return Violate("I3: " + name + " is written while it is copied");
+  std::string error;
+  if (snapshot >= device_.snapshots.size()) {
+    error = "I3: " + name + " does not exist";
+  } else if (tokens % config_.page_tokens != 0) {
+    error = absl::StrCat("I2: ", name, " is taken at ", tokens, ", inside a unit");
+  } else if (std::ranges::find(resumed_from_, snapshot) != resumed_from_.end()) {
+    error = "I3: " + name + " is written while another sequence begins with it";
+  } else if (IsCopied(TierCopy::Kind::kSnapshot, snapshot)) {
+    error = "I3: " + name + " is written while it is copied";
   }
   for (const Place& other : places_) {
     for (const Row& row : other.rows) {
-      if (!row.exported.has_value() || row.exported->snapshot != snapshot) continue;
-      return Violate("I3: " + name + " is written twice in the steps in flight");
+      if ((row.exported.has_value() && row.exported->snapshot == snapshot) ||
+          std::ranges::find(row.inner, snapshot, &Export::snapshot) != row.inner.end()) {
+        error = "I3: " + name + " is written twice in the steps in flight";
+      }
     }
   }
+  if (!error.empty()) Violate(error);
+  return error.empty();
+}
+
+void Auditor::OnExport(uint32_t snapshot, uint32_t tokens, Place& place) {
+  if (!MayExport(snapshot, tokens, place)) return;
   device_.snapshots[snapshot] = {};
   RowOfPlan(place).exported = Export{snapshot, tokens};
 }
@@ -274,10 +299,19 @@ void Auditor::OnRow(const PlanRow& row) {
   kept.verifies = row.kind == PlanRow::Kind::kVerify;
   kept.chain = row.draft_chain;
   for (const coordinator::SnapshotExport& exported : row.exports) {
-    if (kept.verifies || exported.offset != row.n_tokens || kept.exported.has_value()) {
-      return Violate(absl::StrCat("I2: seq ", row.seq_uid, " exports inside of a row"));
+    const bool inner = exported.offset < row.n_tokens;
+    if (kept.verifies || exported.offset > row.n_tokens || kept.exported.has_value() ||
+        (inner && row.kind != PlanRow::Kind::kPrefill)) {
+      return Violate(absl::StrCat("I2: seq ", row.seq_uid, " exports outside of a prompt's row"));
     }
-    OnExport(exported.snapshot, row.position + exported.offset, *place);
+    const uint32_t tokens = row.position + exported.offset;
+    if (!inner) {
+      OnExport(exported.snapshot, tokens, *place);
+    } else if (MayExport(exported.snapshot, tokens, *place)) {
+      device_.snapshots[exported.snapshot] = {};
+      kept.inner.push_back({exported.snapshot, tokens});
+      ++tally_.inner_exports;
+    }
   }
 }
 
@@ -492,6 +526,10 @@ void Auditor::ApplyRow(Place& place, const Row& row, const Step& step) {
   place.decodes = place.decodes || row.samples;
   place.drafts = row.chain;
   FillPages(place, life, before);
+  for (const Export& inner : row.inner) {
+    device_.snapshots[inner.snapshot] = ContentOf(life, inner.tokens);
+    ++tally_.exports;
+  }
   // A window before it may have come less far than it could.
   if (exported.has_value() && exported->tokens <= place.committed) {
     Content& content = device_.snapshots[exported->snapshot];

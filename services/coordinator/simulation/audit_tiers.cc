@@ -92,6 +92,10 @@ void Auditor::OnCopies(const StepPlan& plan) {
   copies_step_ = plan.step_id;
   copies_.clear();
   for (const TierCopy& copy : plan.copies) {
+    if (copy.from == CacheTier::kDevice && copy.to == CacheTier::kDevice) {
+      OnComparison(copy);
+      continue;
+    }
     if (const std::string error = CopyError(copy); !error.empty()) {
       return Violate(absl::StrCat(error, " (", Name(copy), ")"));
     }
@@ -104,6 +108,19 @@ void Auditor::OnCopies(const StepPlan& plan) {
     (*ContentsOf(in_flight.copy.to, in_flight.copy.kind))[in_flight.copy.to_place] = {};
   }
   CheckRestores(plan);
+}
+
+// They come behind all copies, and nothing moves.
+void Auditor::OnComparison(const TierCopy& copy) {
+  const std::vector<Content>& snapshots = device_.snapshots;
+  const auto holds = [&](uint32_t place) {
+    return place < snapshots.size() && snapshots[place].tokens == copy.n_tokens;
+  };
+  if (copy.kind != TierCopy::Kind::kSnapshot || !holds(copy.from_place) || !holds(copy.to_place) ||
+      !snapshots[copy.from_place].IsText(snapshots[copy.to_place])) {
+    Violate(absl::StrCat("I2: what is compared is of different texts (", Name(copy), ")"));
+  }
+  ++tally_.comparisons;
 }
 
 std::string Auditor::CopyError(const TierCopy& copy) const {

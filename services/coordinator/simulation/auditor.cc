@@ -54,6 +54,8 @@ void Tally::Add(const Tally& other) {
   failed_rows += other.failed_rows;
   failed_engine += other.failed_engine;
   preemptions += other.preemptions;
+  recomputed_tokens += other.recomputed_tokens;
+  comparisons += other.comparisons;
   void_rows += other.void_rows;
   steps_behind_others += other.steps_behind_others;
   tokens += other.tokens;
@@ -63,6 +65,7 @@ void Tally::Add(const Tally& other) {
   resumed_tokens += other.resumed_tokens;
   resumed_in_answers += other.resumed_in_answers;
   exports += other.exports;
+  inner_exports += other.inner_exports;
   answer_exports += other.answer_exports;
   last_exports += other.last_exports;
   for (size_t i = 0; i < std::size(copies_to); ++i) copies_to[i] += other.copies_to[i];
@@ -388,6 +391,9 @@ void Auditor::CheckBooks(const Ledger& ledger) {
   compare("expired", ledger.expired, books.expired);
   compare("no progress", ledger.no_progress, 0);
   compare("preemptions", ledger.preemptions, books.preemptions);
+  compare("loops", ledger.repetitions_suspected, 0);  // the model has none
+  compare("condemned states", ledger.states_condemned, 0);
+  compare("recomputed tokens", ledger.recomputed_tokens, books.recomputed_tokens);
   compare("steps", ledger.steps, books.steps);
   compare("prompt tokens", ledger.prompt_tokens, books.prompt_tokens);
   compare("generated tokens", ledger.generated_tokens, books.generated_tokens);

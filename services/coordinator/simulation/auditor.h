@@ -38,15 +38,18 @@ struct Tally {
   uint64_t failed_rows = 0;    // requests whose logits had no finite value
   uint64_t failed_engine = 0;  // requests that were open when an engine ended
   uint64_t preemptions = 0;
-  uint64_t void_rows = 0;                                   // in flight when their request ended
-  uint64_t steps_behind_others = 0;                         // planned while another was in flight
-  uint64_t tokens = 0;                                      // told
+  uint64_t comparisons = 0;          // of states that were computed again with cached ones
+  uint64_t recomputed_tokens = 0;    // of what was absorbed before them
+  uint64_t void_rows = 0;            // in flight when their request ended
+  uint64_t steps_behind_others = 0;  // planned while another was in flight
+  uint64_t tokens = 0;               // told
   uint64_t windows[coordinator::kMaxDraftTokens + 1] = {};  // by accepted drafts
   uint64_t cut_windows = 0;                                 // an answer ended inside of them
   uint64_t resumed = 0;                                     // sequences that began behind a prefix
   uint64_t resumed_tokens = 0;
   uint64_t resumed_in_answers = 0;  // of these, behind what somebody was told
   uint64_t exports = 0;             // snapshots of prompts
+  uint64_t inner_exports = 0;       // of them, inside of a row
   uint64_t answer_exports = 0;
   uint64_t last_exports = 0;  // after the end of a request
   // Copies between tiers, by the tier that they went to.
@@ -140,7 +143,8 @@ class Auditor {
     std::optional<coordinator::FinishReason> ending;  // what the last token means
     bool failing = false;                             // its next token is none
     int slot = -1;
-    uint32_t text_tokens = 0;  // once it has ended: its final text, prompt and answer
+    uint32_t absorbed_before = 0;  // a preemption
+    uint32_t text_tokens = 0;      // once it has ended: its final text, prompt and answer
   };
   // What a page or a snapshot holds: the last of a text's first so many tokens, or the state after
   // them. Others may have it unless that text may still be cut before its end.
@@ -181,6 +185,7 @@ class Auditor {
     bool samples = false;
     bool verifies = false;
     uint32_t chain = 0;
+    std::vector<Export> inner;  // before the end of a prompt's row
     std::optional<Export> exported;
   };
   // A step that is planned and not applied.
@@ -220,10 +225,12 @@ class Auditor {
     }
   };
 
-  void OnClose(uint64_t uid, uint64_t oldest);
+  uint64_t FirstOfAll() const;
+  void OnClose(uint64_t uid, uint64_t first);
   void OnOpen(const coordinator::SequenceOpen& open);
   void OnResume(const coordinator::Resume& resume, Place& place);
   void OnCommit(const coordinator::Commit& commit);
+  bool MayExport(uint32_t snapshot, uint32_t tokens, const Place& place);
   void OnExport(uint32_t snapshot, uint32_t tokens, Place& place);
   void OnRow(const coordinator::PlanRow& row);
   std::string RowError(const coordinator::PlanRow& row, Place& place);
@@ -243,6 +250,7 @@ class Auditor {
   void CheckProgress(bool has_prompt_rows);
 
   void OnCopies(const coordinator::StepPlan& plan);
+  void OnComparison(const TierCopy& copy);
   std::string CopyError(const TierCopy& copy) const;
   std::string OriginError(const TierCopy& copy, const Content& content) const;
   bool IsCopied(TierCopy::Kind kind, uint32_t device_place) const;

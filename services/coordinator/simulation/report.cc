@@ -41,7 +41,8 @@ std::string Summary(const Totals& totals) {
        absl::StrCat("no finite logit ", t.failed_rows, ", engine lost ", t.failed_engine));
   line("expired", t.expired, "at a deadline");
   line("tokens", t.tokens, absl::StrCat("told; ", t.pauses, " pauses of clients that read slowly"));
-  line("preempted", t.preemptions, "and computed again");
+  line("preempted", t.preemptions,
+       absl::StrCat("and ", t.recomputed_tokens, " of their tokens computed again"));
   uint64_t windows = 0;
   for (const uint64_t n : t.windows) windows += n;
   line("windows", windows,
@@ -51,9 +52,10 @@ std::string Summary(const Totals& totals) {
   line("resumed", t.resumed,
        absl::StrCat("behind ", t.resumed_tokens, " cached tokens, ", t.resumed_in_answers,
                     " of them behind somebody's answer"));
-  line("snapshots", t.exports + t.answer_exports + t.last_exports,
-       absl::StrCat("of prompts ", t.exports, ", of answers ", t.answer_exports,
-                    ", after their end ", t.last_exports));
+  line(
+      "snapshots", t.exports + t.answer_exports + t.last_exports,
+      absl::StrCat("of prompts ", t.exports, " (", t.inner_exports, " inside of rows), of answers ",
+                   t.answer_exports, ", after their end ", t.last_exports));
   using coordinator::CacheTier;
   const auto copies_to = [&t](CacheTier tier) { return t.copies_to[static_cast<int>(tier)]; };
   line("copies", std::accumulate(std::begin(t.copies_to), std::end(t.copies_to), uint64_t{0}),

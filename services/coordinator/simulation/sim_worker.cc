@@ -234,7 +234,10 @@ std::string SimWorker::CheckRow(const PlanRow& row) {
   if (std::string error = CheckWindow(row, sequence); !error.empty()) return error;
   if (row.draft_chain > 0 && (!row.draft || !row.sample)) return "drafts behind nothing";
   for (const coordinator::SnapshotExport& exported : row.exports) {
-    if (exported.offset != row.n_tokens) return "an export inside of the row";
+    if (exported.offset > row.n_tokens || exported.offset == 0) return "an export beside the row";
+    if (exported.offset < row.n_tokens && row.kind != PlanRow::Kind::kPrefill) {
+      return "an export inside of a row that is no prompt's";
+    }
     std::string error = CheckExport(exported.snapshot, row.position + exported.offset);
     if (!error.empty()) return error;
   }
@@ -310,15 +313,16 @@ void SimWorker::Absorb(const PlanRow& row, Sequence& sequence, RowOutcome& outco
   for (uint32_t i = 0; i < row.n_tokens; ++i) {
     Write(sequence, sequence.absorbed + i, tokens[i]);
     sequence.state = HashModel::Absorb(sequence.state, tokens[i]);
+    for (const coordinator::SnapshotExport& exported : row.exports) {
+      if (exported.offset != i + 1) continue;
+      snapshots_[exported.snapshot] = {sequence.state, sequence.absorbed + i + 1};
+    }
     if (!row.logprob_targets.empty()) {
       outcome.target_logprobs.push_back(HashModel::Logprob(sequence.state, row.logprob_targets[i]));
     }
   }
   sequence.absorbed += row.n_tokens;
   sequence.furthest = sequence.absorbed;
-  for (const coordinator::SnapshotExport& exported : row.exports) {
-    snapshots_[exported.snapshot] = {sequence.state, sequence.absorbed};
-  }
   sequence.drafts.clear();
   if (!row.sample) return;
   Draw(row, sequence.state, sequence.absorbed, sequence, outcome);

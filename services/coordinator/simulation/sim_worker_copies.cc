@@ -11,6 +11,15 @@ namespace quartet::simulation {
 using coordinator::CacheTier;
 using coordinator::CopyOutcome;
 
+namespace {
+
+bool IsComparison(const TierCopy& copy) {
+  return copy.kind == TierCopy::Kind::kSnapshot && copy.from == CacheTier::kDevice &&
+         copy.to == CacheTier::kDevice;
+}
+
+}  // namespace
+
 uint32_t SimWorker::Places(CacheTier tier, TierCopy::Kind kind) const {
   const bool page = kind == TierCopy::Kind::kPage;
   switch (tier) {
@@ -34,7 +43,7 @@ std::string SimWorker::CheckCopies(const std::vector<TierCopy>& copies) {
     };
     const int from = static_cast<int>(copy.from), to = static_cast<int>(copy.to);
     if (copy.from == CacheTier::kAbsent || copy.to == CacheTier::kAbsent ||
-        (from - to != 1 && to - from != 1)) {
+        (from - to != 1 && to - from != 1 && !IsComparison(copy))) {
       return bad("from tier ", from, " to tier ", to, ", which are no neighbours");
     }
     if (copy.from_place >= Places(copy.from, copy.kind) ||
@@ -45,6 +54,7 @@ std::string SimWorker::CheckCopies(const std::vector<TierCopy>& copies) {
     if (copy.n_tokens == 0 || copy.n_tokens % config_.page_tokens != 0) {
       return bad("n_tokens is ", copy.n_tokens);
     }
+    if (IsComparison(copy)) continue;
     if (!copied_to_.emplace(copy.to, copy.kind, copy.to_place).second) {
       return bad("place ", copy.to_place, " of tier ", to, " is written twice");
     }
@@ -60,6 +70,11 @@ std::string SimWorker::CheckCopies(const std::vector<TierCopy>& copies) {
 }
 
 CopyOutcome SimWorker::Copy(const TierCopy& copy, TierFault fault, TimeUs now) {
+  if (IsComparison(copy)) {
+    const Snapshot& a = snapshots_[copy.from_place];
+    const Snapshot& b = snapshots_[copy.to_place];
+    return a.tokens == b.tokens && a.state == b.state ? CopyOutcome::kDone : CopyOutcome::kChecksum;
+  }
   return copy.from < copy.to ? Down(copy, fault, now) : Up(copy, fault);
 }
 

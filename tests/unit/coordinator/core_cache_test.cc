@@ -122,7 +122,7 @@ TEST_F(CoreCacheTest, IdenticalPromptsAtOnceAreComputedOnce) {
 TEST_F(CoreCacheTest, WhoComesWhileItsPrefixIsComputedBeginsWhereTheTextsPart) {
   const Request a = Ask(Prompt(6000, 1500, 1), 4), b = Ask(Prompt(6000, 1500, 2), 4);
   const uint64_t first = harness.MustSubmit(a);
-  harness.Step();  // to the first block
+  harness.Step();
   const uint64_t second = harness.MustSubmit(b);
   harness.RunAll();
   EXPECT_EQ(Check(first, harness.Alone(a, 4)), 0u);
@@ -138,7 +138,7 @@ TEST_F(CoreCacheTest, WhoseTwinEndsEarlyBeginsBehindWhatItLeft) {
   EXPECT_EQ(harness.core.GetLedger().waiting, 1u);
   harness.Cancel(first);
   harness.RunAll();
-  EXPECT_EQ(Check(second, harness.Alone(request, 4)), 4608u);
+  EXPECT_EQ(Check(second, harness.Alone(request, 4)), 6912u);
   ExpectOnlyTheCacheHoldsPages();
 }
 
@@ -192,13 +192,13 @@ TEST_F(CoreCacheTest, O1_ASnapshotIsPublishedOnlyForWhatItHasAbsorbed) {
 TEST_F(CoreCacheTest, O9_ACancelledPrefillLeavesItsUnitsAndNothingElse) {
   const Request request = Ask(Prompt(0, 12000, 1), 4);
   const uint64_t id = harness.MustSubmit(request);
-  harness.Step();  // to the first block
-  harness.Plan();  // the second one is in flight, with its snapshot
+  harness.Step();  // 4,096 tokens, with the first block
+  harness.Plan();  // the second and the third are in flight, with their snapshots
   harness.Cancel(id);
   harness.Answer();
   harness.RunAll();
   ExpectOnlyTheCacheHoldsPages();
-  EXPECT_EQ(harness.core.GetLedger().cached_pages, 9u);
+  EXPECT_EQ(harness.core.GetLedger().cached_pages, 16u);
   EXPECT_EQ(harness.core.GetLedger().snapshots_used, 1u);
   EXPECT_EQ(Run(request), 2304u);
 }
@@ -247,7 +247,7 @@ TEST_F(CoreCacheTest, TheCacheGivesWayToWhoRuns) {
 TEST_F(CoreCacheTest, ALostEngineHoldsNoSnapshotInFlight) {
   harness.MustSubmit(Ask(Prompt(0, 3000, 1), 4));
   harness.Plan();
-  EXPECT_EQ(harness.core.GetLedger().snapshots_used, 1u);
+  EXPECT_EQ(harness.core.GetLedger().snapshots_used, 2u) << "the block and the last unit";
   harness.core.FailAll("lost");
   harness.Drain();
   EXPECT_EQ(harness.core.GetLedger().snapshots_used, 0u);

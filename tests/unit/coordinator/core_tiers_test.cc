@@ -135,10 +135,10 @@ TEST_F(CoreTiersTest, WhatIsPublishedIsWrittenThroughByItself) {
 TEST_F(CoreTiersTest, CopiesGoBesideRowsAndInAStepOfTheirOwnWhereThereAreNone) {
   const Request request = Ask(Prompt(0, 6000, 1), 1);
   harness.MustSubmit(request);
-  EXPECT_TRUE(harness.Step()->copies.empty());  // to 2,304
+  EXPECT_TRUE(harness.Step()->copies.empty());
   const std::optional<StepPlan> second = harness.Step();
   EXPECT_EQ(second->rows.size(), 1u);
-  EXPECT_EQ(second->copies.size(), 10u);  // nine pages and a snapshot
+  EXPECT_EQ(second->copies.size(), 10u);  // of the first block: nine pages and a snapshot
   harness.RunAll();
   Overwrite();
   harness.MustSubmit(request);
