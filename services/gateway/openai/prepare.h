@@ -7,23 +7,13 @@
 #include <variant>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "services/gateway/exchange/api_answer.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/request.h"
 #include "services/gateway/routing/generation.h"
 #include "services/gateway/text/model_text.h"
 
 namespace quartet::gateway {
-
-struct PrepareContext {
-  const text::ModelText* model = nullptr;
-  std::string served_model_name;
-  uint32_t max_model_len = 0;  // tokens of prompt and output together
-  bool trust_content_tokens = false;
-  bool share_cache_between_keys = false;
-  std::string authorization;      // the header of that name
-  absl::Duration total_deadline;  // zero = none
-};
 
 // How the answer is to look.
 struct AnswerStyle {
