@@ -3,12 +3,14 @@
 #include <filesystem>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/admin_server.h"
 #include "services/common/log.h"
 #include "services/common/metrics.h"
+#include "services/gateway/anthropic/messages_service.h"
 #include "services/gateway/grpc/grpc_server.h"
 #include "services/gateway/openai/openai_service.h"
 #include "services/gateway/routing/gateway_core.h"
@@ -61,7 +63,9 @@ class Running final : public Gateway {
   absl::Status Start() {
     HttpServerOptions http = config_.http;
     SetHttpHooks(core_.get(), &http);
-    auto server = StartHttpServer(std::move(http), OpenAiRoutes(core_.get()));
+    std::vector<HttpRoute> routes = OpenAiRoutes(core_.get());
+    for (HttpRoute& route : AnthropicRoutes(core_.get())) routes.push_back(std::move(route));
+    auto server = StartHttpServer(std::move(http), std::move(routes));
     if (!server.ok()) return Named("--listen-http", server.status());
     http_ = *std::move(server);
     if (!config_.listen_grpc.empty()) {

@@ -18,16 +18,6 @@ using text::Value;
 
 constexpr uint32_t kCompletionTokensDefault = 16;
 
-std::variant<Value, ApiError> ParseBody(std::string_view body) {
-  if (body.empty()) return ApiError{.message = "the body is empty; a JSON object is expected"};
-  auto value = text::ParseJson(body);
-  if (!value.ok()) {
-    return ApiError{.message = absl::StrCat("the body is not valid JSON: ",
-                                            std::string(value.status().message()))};
-  }
-  return *std::move(value);
-}
-
 // Pictures, sounds and films need what this server does not have yet, and must not be dropped
 // without a word.
 std::optional<ApiError> RefuseMedia(const Value& messages) {
@@ -84,6 +74,16 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
 }
 
 }  // namespace
+
+std::variant<Value, ApiError> ParseBody(std::string_view body) {
+  if (body.empty()) return ApiError{.message = "the body is empty; a JSON object is expected"};
+  auto value = text::ParseJson(body);
+  if (!value.ok()) {
+    return ApiError{.message = absl::StrCat("the body is not valid JSON: ",
+                                            std::string(value.status().message()))};
+  }
+  return *std::move(value);
+}
 
 ApiError ContextLengthError(std::string_view param, uint64_t prompt_tokens, uint64_t requested,
                             uint32_t max_model_len) {

@@ -33,7 +33,8 @@ struct Prepared {
   std::vector<std::vector<int32_t>> prompt_ids;  // of each choice, with return_token_ids
 };
 
-// Pure and thread safe.
+// Pure and thread safe, as all functions here.
+std::variant<text::Value, ApiError> ParseBody(std::string_view body);
 std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const PrepareContext& context);
 std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body,
                                                    const PrepareContext& context);
