@@ -11,9 +11,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import BIN, ROOT, golden_cases, serve
-
-MODEL = "quartet-demo-exl3"
+from conftest import BIN, ROOT, serve
+from tool_cases import ANSWERED, CALLING, CASES, MODEL, PARALLEL, by_name
 
 
 @pytest.fixture(scope="module")
@@ -28,44 +27,8 @@ def client(cluster):
         yield made
 
 
-class Case:
-    """A reference answer as a conversation: the tools, the user's message, and the calls that the model makes."""
-
-    def __init__(self, golden):
-        prompt = golden["prompt"]
-        self.golden = golden
-        self.name = f"{golden['id']}-{golden['skill']}"
-        self.effort = golden["effort"].lower()
-        block = re.search(r"<tools>\n(.*?)\n</tools>\n", prompt, re.DOTALL).group(1)
-        self.tools = [{"type": "function", "function": json.loads(line)} for line in block.split("\n")]
-        self.question = re.search(r"<\|user\|>(.*?)<\|", prompt).group(1)
-        # The calls are in the answer, or in the prompt if that holds the tools' results already.
-        history = prompt[prompt.index("<|user|>"):]
-        self.results = re.findall(r"<tool_response>(.*?)</tool_response>", history)
-        self.calls = [self.call(text) for text in re.findall(r"<tool_call>(.*?)</tool_call>", history + golden["text"])]
-
-    def call(self, text):
-        name, *arguments = re.split(r"<arg_key>|</arg_value>", text)
-        properties = next(tool["function"] for tool in self.tools if tool["function"]["name"] == name)["parameters"]["properties"]
-        pairs = [argument.split("</arg_key><arg_value>") for argument in arguments if argument]
-        return name, {key: value if properties[key]["type"] == "string" else json.loads(value) for key, value in pairs}
-
-    def request(self, **more):
-        return {"model": MODEL, "tools": self.tools, "reasoning_effort": self.effort,
-                "messages": [{"role": "user", "content": self.question}], **more}
-
-
-CASES = [Case(case) for case in golden_cases("prompts.json") if case["skill"].startswith("tool_")]
-CALLING = [case for case in CASES if case.calls]
-PARALLEL = [case for case in CALLING if len(case.calls) > 1 and not case.results]
-
-
 def calls_of(message):
     return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
-
-
-def by_name(cases):
-    return {"argvalues": cases, "ids": [case.name for case in cases]}
 
 
 def test_the_reference_answers_hold_what_is_tested():
@@ -119,7 +82,7 @@ def test_the_stream_helper_accumulates_calls(client):
     assert calls_of(message) == case.calls
 
 
-@pytest.mark.parametrize("case", **by_name([case for case in CASES if case.results]))
+@pytest.mark.parametrize("case", **by_name(ANSWERED))
 def test_results_go_back_and_are_answered(client, case):
     request = case.request()
     message = client.chat.completions.create(**request).choices[0].message
@@ -130,7 +93,7 @@ def test_results_go_back_and_are_answered(client, case):
     answer = client.chat.completions.create(**request)
     # The same prompt as that of the reference, token for token: the message came back as it went out.
     assert answer.usage.prompt_tokens == len(case.golden["input_ids"])
-    reasoning, content = case.golden["text"].removesuffix("<|user|>").split("</think>")
+    reasoning, content = case.answer()
     assert answer.choices[0].message.reasoning_content == reasoning
     assert answer.choices[0].message.content == content
     assert answer.choices[0].message.tool_calls is None
