@@ -36,7 +36,7 @@ class AnthropicAnswer : public ApiAnswer {
     return head;
   }
   HttpReply ErrorReply(const ApiError& error) const override { return AnthropicErrorReply(error); }
-  std::string ErrorEvents(const ApiError& error) const override {
+  std::string ErrorEvents(const ApiError& error) override {
     return AnthropicEvent("error", AnthropicErrorJson(error));
   }
 };

@@ -59,7 +59,7 @@ class ApiAnswer {
 
   // An error before anything was sent, and one in mid-stream: the stream's last bytes.
   virtual HttpReply ErrorReply(const ApiError& error) const = 0;
-  virtual std::string ErrorEvents(const ApiError& error) const = 0;
+  virtual std::string ErrorEvents(const ApiError& error) = 0;
 
   // Of all choices so far.
   virtual ChoiceUsage usage() const = 0;

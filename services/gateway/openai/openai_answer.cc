@@ -71,7 +71,7 @@ class OpenAiAnswer final : public ApiAnswer {
   }
 
   HttpReply ErrorReply(const ApiError& error) const override { return ApiErrorReply(error); }
-  std::string ErrorEvents(const ApiError& error) const override {
+  std::string ErrorEvents(const ApiError& error) override {
     return SseData(ApiErrorJson(error)) + std::string(kSseDone);
   }
 

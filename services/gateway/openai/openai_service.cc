@@ -8,6 +8,7 @@
 #include "services/gateway/exchange/exchange.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/openai_answer.h"
+#include "services/gateway/openai/responses_answer.h"
 #include "services/gateway/text/json.h"
 
 namespace quartet::gateway {
@@ -72,6 +73,7 @@ std::vector<HttpRoute> OpenAiRoutes(GatewayCore* core) {
   return {
       ExchangeRoute(core, "/v1/chat/completions", MakeChatAnswer),
       ExchangeRoute(core, "/v1/completions", MakeCompletionAnswer),
+      ExchangeRoute(core, "/v1/responses", MakeResponsesAnswer),
       {.method = "GET",
        .path = "/v1/models",
        .handler = [core](auto call) { ReplyModels(core, *call); }},
