@@ -214,8 +214,9 @@ class Translator {
           AddText(part, part_path, &parts);
         } else if (type == "tool_reference") {
           references = true;
-          parts.push_back(
-              Value::MakeObject({{"type", part.Get("type")}, {"name", part.Get("tool_name")}}));
+          const Value name = part.Get("tool_name");
+          if (!name.is_string()) Fail(part_path + ".tool_name", "must be a tool's name");
+          parts.push_back(Value::MakeObject({{"type", part.Get("type")}, {"name", name}}));
         } else {
           FailBlock(type, part_path, "text and tool_reference");
         }
@@ -369,16 +370,18 @@ class Translator {
     }
     const Value* format = inner.Object("format");
     if (!format) return;
-    if (const Value type = format->Get("type");
-        !type.is_string() || type.string() != "json_schema") {
+    const Value type = format->Get("type");
+    const Value schema = format->Get("schema");
+    if (!type.is_string() || type.string() != "json_schema") {
       inner.Fail("format.type", "must be \"json_schema\"");
-      return;
+    } else if (!schema.is_object()) {
+      inner.Fail("format.schema", "must be an object");
     }
-    out_.chat.Set("response_format",
-                  Value::MakeObject(
-                      {{"type", Value::String("json_schema")},
-                       {"json_schema", Value::MakeObject({{"name", Value::String("output")},
-                                                          {"schema", format->Get("schema")}})}}));
+    out_.chat.Set(
+        "response_format",
+        Value::MakeObject({{"type", Value::String("json_schema")},
+                           {"json_schema", Value::MakeObject({{"name", Value::String("output")},
+                                                              {"schema", schema}})}}));
   }
 
   const Value& body_;

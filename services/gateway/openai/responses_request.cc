@@ -287,14 +287,15 @@ class Translator {
     } else if (kind == "function") {
       out_.chat.Set("tool_choice", Named(*choice));
     } else if (kind == "allowed_tools" && choice->Get("tools").is_list()) {
+      const Value mode = choice->Get("mode");
       Value::List allowed;
       for (const Value& tool : choice->Get("tools").list()) allowed.push_back(Named(tool));
       out_.chat.Set(
           "tool_choice",
-          Value::MakeObject(
-              {{"type", type},
-               {"allowed_tools", Value::MakeObject({{"mode", choice->Get("mode")},
-                                                    {"tools", Value::MakeList(allowed)}})}}));
+          Value::MakeObject({{"type", type},
+                             {"allowed_tools",
+                              Value::MakeObject({{"mode", mode.is_string() ? mode : Text("auto")},
+                                                 {"tools", Value::MakeList(allowed)}})}}));
     } else {
       Fail("tool_choice",
            "must be \"none\", \"auto\", \"required\" or an object of type \"function\" or "
