@@ -16,8 +16,11 @@ class RowSampler : public ops::RowSampler {
   size_t WorkspaceBytes(int max_rows, int64_t vocab) const override;
   absl::Status Draw(const ops::LogitsView& logits, std::span<const ops::SampleParams> params,
                     std::span<ops::SampleResult> results, ops::Workspace workspace) const override;
-  absl::Status LogProbs(const ops::LogitsView& logits, std::span<const int32_t> targets,
-                        std::span<float> out, ops::Workspace workspace) const override;
+  absl::Status Score(const ops::LogitsView& logits, std::span<const ops::ScoreParams> params,
+                     std::span<ops::SampleResult> results, ops::Workspace workspace) const override;
+  void ClearCounts(uint32_t* counts, int64_t vocab) const override;
+  absl::Status AddCounts(uint32_t* counts, std::span<const int32_t> tokens,
+                         ops::TokenOrigin origin) const override;
 
  private:
   Sampler sampler_;

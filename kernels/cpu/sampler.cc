@@ -233,4 +233,21 @@ float Sampler::LogProb(const float* logits, int64_t vocab, int32_t target) const
   return static_cast<float>(logits[target] - LogSum(logits, vocab, largest));
 }
 
+void Sampler::Top(const float* logits, int64_t vocab, std::span<ops::TokenLogProb> out) const {
+  // Sorted as it grows; `logprob` holds the logit until the end. Ids ascend, so that an equal one
+  // goes behind those that are there.
+  size_t held = 0;
+  for (int64_t id = 0; id < vocab; ++id) {
+    if (held == out.size() && (out.empty() || !(logits[id] > out.back().logprob))) continue;
+    size_t at = held < out.size() ? held++ : held - 1;
+    for (; at > 0 && logits[id] > out[at - 1].logprob; --at) out[at] = out[at - 1];
+    out[at] = {static_cast<int32_t>(id), logits[id]};
+  }
+  if (held == 0) return;
+  const double log_sum = LogSum(logits, vocab, out[0].logprob);
+  for (size_t i = 0; i < held; ++i) {
+    out[i].logprob = static_cast<float>(out[i].logprob - log_sum);
+  }
+}
+
 }  // namespace quartet::cpu

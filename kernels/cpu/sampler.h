@@ -2,6 +2,7 @@
 #define QUARTET_KERNELS_CPU_SAMPLER_H_
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/ops/sampling.h"
 
@@ -12,11 +13,15 @@ namespace quartet::cpu {
 //
 // A row with a NaN or +infinity, or without a finite logit among the ids that are not banned, is
 // reported as not finite. Gumbel noise uses 52 random bits of the generator's first two words.
-class Sampler : public ops::Sampler {
+class Sampler {
  public:
-  ops::SampleResult Draw(const float* logits, int64_t vocab,
-                         const ops::SampleParams& params) const override;
-  float LogProb(const float* logits, int64_t vocab, int32_t target) const override;
+  // From logits [vocab] that are adjusted already (logit_adjust.h): of the parameters what comes
+  // before the temperature are only the bans. `top` stays empty.
+  ops::SampleResult Draw(const float* logits, int64_t vocab, const ops::SampleParams& params) const;
+  // Log-softmax of the row at `target`.
+  float LogProb(const float* logits, int64_t vocab, int32_t target) const;
+  // Fills `out` with the likeliest ids of a row without NaN; what the row is too short for stays.
+  void Top(const float* logits, int64_t vocab, std::span<ops::TokenLogProb> out) const;
 };
 
 // What the cuts of a draw keep: ids with a key above `threshold`, and the first `ties` ids (in

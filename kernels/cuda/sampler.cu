@@ -56,10 +56,49 @@ QUARTET_DEVICE void MarkBanned(const SampleParamsCommon& p, const SampleRow& row
   __syncthreads();
   const int begin = static_cast<int>(blockIdx.x) * kSampleChunk;
   for (int i = static_cast<int>(threadIdx.x); i < row.banned_count; i += kSampleThreads) {
-    const int at = p.banned[row.banned_begin + i] - begin;
+    const int at = static_cast<int>(p.lists[row.banned_begin + i]) - begin;
     if (at >= 0 && at < kSampleChunk) atomicOr(&marks[at / 32], 1u << (at % 32));
   }
   __syncthreads();
+}
+
+// The chunk's biases.
+QUARTET_DEVICE void SpreadBias(const SampleParamsCommon& p, const SampleRow& row,
+                               float (&bias)[kSampleChunk]) {
+  for (int i = static_cast<int>(threadIdx.x); i < kSampleChunk; i += kSampleThreads) bias[i] = 0.0f;
+  __syncthreads();
+  const int begin = static_cast<int>(blockIdx.x) * kSampleChunk;
+  for (int i = static_cast<int>(threadIdx.x); i < row.bias_count; i += kSampleThreads) {
+    const uint32_t* entry = p.lists + row.bias_begin + 2 * i;
+    const int at = static_cast<int>(entry[0]) - begin;
+    if (at >= 0 && at < kSampleChunk) bias[at] = __uint_as_float(entry[1]);
+  }
+  __syncthreads();
+}
+
+QUARTET_DEVICE bool IsAllowed(const SampleParamsCommon& p, const SampleRow& row, int id) {
+  if (id >= row.first_banned || (row.forced >= 0 && id != row.forced)) return false;
+  return row.allowed_begin < 0 || (p.lists[row.allowed_begin + id / 32] >> (id % 32) & 1) != 0;
+}
+
+QUARTET_DEVICE float Saturated(float logit) {
+  return fminf(fmaxf(logit, -3.402823466e+38f), 3.402823466e+38f);
+}
+
+// Of an allowed id with a finite logit.
+QUARTET_DEVICE float Penalised(const SampleRow& row, float logit, int id) {
+  uint32_t said = row.counts != nullptr ? row.counts[id] : 0;
+#pragma unroll
+  for (int i = 0; i < kSampleUncounted; ++i) {
+    said += i < row.uncounted_count && row.uncounted[i] == id;
+  }
+  if (said == 0) return logit;
+  float out = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+  const uint32_t times = said & 0x7FFFFFFFu;
+  if (times > 0) {
+    out -= fmaf(row.frequency_penalty, static_cast<float>(times), row.presence_penalty);
+  }
+  return Saturated(out);
 }
 
 QUARTET_DEVICE SampleChunkSums NoSums() {
@@ -152,12 +191,14 @@ QUARTET_DEVICE void LoadLogits(const SampleParamsCommon& p, int r, float (&logit
 
 QUARTET_KERNEL(sample_scan, kSampleThreads, 5, SampleParamsCommon) {
   __shared__ uint32_t marks[kSampleChunk / 32];
+  __shared__ float bias[kSampleChunk];
   __shared__ SampleChunkSums scratch[kSampleWarps];
   const int r = static_cast<int>(blockIdx.y);
   const SampleRow row = p.rows[r];
   float logits[kSampleIds];
   LoadLogits(p, r, logits);
   if (row.banned_count > 0) MarkBanned(p, row, marks);
+  if (row.bias_count > 0) SpreadBias(p, row, bias);
 
   const bool cuts = NeedsKept(row);
   const bool noisy = row.over_temperature > 0.0 && !cuts;
@@ -165,14 +206,14 @@ QUARTET_KERNEL(sample_scan, kSampleThreads, 5, SampleParamsCommon) {
 #pragma unroll
   for (int i = 0; i < kSampleIds; ++i) {
     const int id = ChunkId(i);
-    const float v = logits[i];
+    const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
+    float v = logits[i];
     sums.largest = fmaxf(sums.largest, v);
     sums.bad |= !(v <= 3.402823466e+38f);
-    bool allowed = v > NegativeInfinity() && id < row.first_banned;
-    if (row.banned_count > 0) {
-      const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
-      allowed = allowed && (marks[at / 32] >> (at % 32) & 1) == 0;
-    }
+    bool allowed = v > NegativeInfinity() && IsAllowed(p, row, id);
+    if (row.banned_count > 0) allowed = allowed && (marks[at / 32] >> (at % 32) & 1) == 0;
+    if (allowed && row.bias_count > 0) v = Saturated(v + bias[at]);
+    if (allowed && row.penalises != 0) v = Penalised(row, v, id);
     // Ids ascend, so that the first of equals is the lowest.
     if (allowed && v > sums.best) {
       sums.best = v;
@@ -491,6 +532,82 @@ QUARTET_KERNEL(sample_draw, kSampleThreads, 5, SampleParamsCommon) {
     if (best.id < 0 || Accepts(row, draft, mass)) best.id = row.draft;
   }
   WriteOutcome(p, r, best.id, state);
+}
+
+// ---- the likeliest ids
+
+// Moves the best of what the threads hold to out[0], the next to out[1], and so on, and leaves -1
+// where nothing is left. A thread's own are in `values`, -infinity where there is none.
+template <int kOwn>
+QUARTET_DEVICE void TakeTop(float (&values)[kOwn], const int (&ids)[kOwn], int count,
+                            SampleTop* out, Candidate* scratch) {
+  for (int taken = 0; taken < count; ++taken) {
+    Candidate best = {0.0, -1};
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (values[i] > NegativeInfinity()) {
+        best = Better(best, {static_cast<double>(values[i]), ids[i]});
+      }
+    }
+    best = BlockBest(best, scratch);
+    if (threadIdx.x == 0) out[taken] = {static_cast<float>(best.value), best.id};
+    if (best.id < 0) continue;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (ids[i] == best.id) values[i] = NegativeInfinity();
+    }
+  }
+}
+
+// After the scan, whose state says what the row sums to.
+QUARTET_KERNEL(sample_top, kSampleThreads, 5, SampleParamsCommon) {
+  __shared__ Candidate scratch[kSampleWarps];
+  const int r = static_cast<int>(blockIdx.y);
+  const int wanted = p.rows[r].top;
+  if (wanted == 0) return;
+  const int chunks = static_cast<int>(gridDim.x);
+  SampleTop* chunk_tops = p.chunk_tops + static_cast<int64_t>(r) * chunks * kSampleTop;
+  {
+    float values[kSampleIds];
+    int ids[kSampleIds];
+    LoadLogits(p, r, values);
+#pragma unroll
+    for (int i = 0; i < kSampleIds; ++i) ids[i] = ChunkId(i);
+    TakeTop(values, ids, wanted, chunk_tops + blockIdx.x * kSampleTop, scratch);
+  }
+  if (!LastToArrive(p.tickets + r, gridDim.x)) return;
+
+  // Each thread goes through its share of the chunks' lists, the best of which come first.
+  SampleTop* tops = p.tops + r * kSampleTop;
+  Candidate last = {0.0, -1};  // what was taken before
+  for (int taken = 0; taken < wanted; ++taken) {
+    Candidate best = {0.0, -1};
+    for (int i = static_cast<int>(threadIdx.x); i < chunks * kSampleTop; i += kSampleThreads) {
+      if (i % kSampleTop >= wanted || chunk_tops[i].id < 0) continue;
+      const Candidate c = {static_cast<double>(chunk_tops[i].value), chunk_tops[i].id};
+      if (last.id < 0 || Better(c, last).id != c.id) best = Better(best, c);
+    }
+    best = BlockBest(best, scratch);
+    if (threadIdx.x == 0) {
+      const double logprob = best.value - p.states[r].log_sum;
+      tops[taken] = {static_cast<float>(logprob), best.id};
+    }
+    if (best.id < 0) continue;
+    last = best;
+  }
+}
+
+// ---- what a sequence has said
+
+QUARTET_KERNEL(sample_count, kCountThreads, 5, SampleCountParams) {
+  const int i = static_cast<int>(blockIdx.x) * kCountThreads + static_cast<int>(threadIdx.x);
+  if (i >= p.n_tokens) return;
+  uint32_t* count = p.counts + p.tokens[i];
+  if (p.prompt != 0) {
+    atomicOr(count, 0x80000000u);
+  } else {
+    atomicAdd(count, 1u);
+  }
 }
 
 }  // namespace quartet::cuda

@@ -17,7 +17,8 @@ namespace quartet::cuda {
 
 struct SamplerLimits {
   int max_rows = 64;
-  int max_banned = 1024;  // ids in the list of one row
+  // What the lists of one row take: a word for each banned id, two for each bias, and a mask.
+  int max_list_words = 8192;
 };
 
 // Which passes the rows of a step need. One that no row needs changes nothing.
@@ -25,15 +26,16 @@ struct SamplePasses {
   bool top_k = false;
   bool top_p = false;
   bool draw = false;  // any row with a cut, min_p included, or with a draft
+  bool top = false;
 
   static SamplePasses Of(std::span<const ops::SampleParams> params);
 };
 
-// Sampling on the device. Against cpu::Sampler: bans, ties, greedy choice and random bits are the
-// same; the noise is FP32, so a draw can differ where two candidates are within 1e-5; an id's mass
-// is FP32 (the sums are exact), so the border of top_p can differ where the CPU's sum is within
-// 3e-7 of p, and so can the acceptance of a draft; log-probabilities agree to 1e-5. A border inside
-// a run of equal logits costs one block a walk over the row's ids.
+// Sampling on the device. Against cpu::RowSampler: adjusted logits, bans, ties, greedy choice and
+// random bits are the same; the noise is FP32, so a draw can differ where two candidates are within
+// 1e-5; an id's mass is FP32 (the sums are exact), so the border of top_p can differ where the
+// CPU's sum is within 3e-7 of p, and so can the acceptance of a draft; log-probabilities agree to
+// 1e-5. A border inside a run of equal logits costs one block a walk over the row's ids.
 class RowSampler final : public ops::RowSampler {
  public:
   // The device must outlive it.
@@ -43,8 +45,12 @@ class RowSampler final : public ops::RowSampler {
   size_t WorkspaceBytes(int max_rows, int64_t vocab) const override;
   absl::Status Draw(const ops::LogitsView& logits, std::span<const ops::SampleParams> params,
                     std::span<ops::SampleResult> results, ops::Workspace workspace) const override;
-  absl::Status LogProbs(const ops::LogitsView& logits, std::span<const int32_t> targets,
-                        std::span<float> out, ops::Workspace workspace) const override;
+  absl::Status Score(const ops::LogitsView& logits, std::span<const ops::ScoreParams> params,
+                     std::span<ops::SampleResult> results, ops::Workspace workspace) const override;
+  void ClearCounts(uint32_t* counts, int64_t vocab) const override;
+  // Waits for what is on the stream.
+  absl::Status AddCounts(uint32_t* counts, std::span<const int32_t> tokens,
+                         ops::TokenOrigin origin) const override;
 
   // Draw in two halves that do not wait. What follows on the stream draws by these parameters,
   // which are copied. At most three calls may be ahead of the stream.
@@ -64,17 +70,23 @@ class RowSampler final : public ops::RowSampler {
                          SampleOutcome* outcomes) const;
   void RunCut(const SampleParamsCommon& common, const LaunchShape& shape, bool by_mass) const;
   size_t RowBytes() const { return limits_.max_rows * sizeof(SampleRow); }
-  // The next staging memory: rows, then banned ids.
+  // The next staging memory: rows, then their lists.
   std::byte* NextStaging() const;
+  // What Run left in outcomes_, and in tops_ if `top`.
+  absl::Status ReadResults(bool top, std::span<ops::SampleResult> results) const;
 
   Device& device_;
   const SamplerLimits limits_;
   const Kernel* scan_ = nullptr;
   const Kernel* cut_ = nullptr;
   const Kernel* draw_ = nullptr;
+  const Kernel* top_ = nullptr;
+  const Kernel* count_ = nullptr;
   Buffer staged_;    // as one staging memory
   Buffer tickets_;   // [max_rows]
-  Buffer outcomes_;  // [max_rows], of Draw and LogProbs
+  Buffer outcomes_;  // [max_rows], of Draw and Score
+  Buffer tops_;      // [max_rows, kSampleTop]
+  Buffer counted_;   // tokens of one AddCounts
   std::array<std::byte*, kRing> ring_{};
   mutable int next_ = 0;
 };

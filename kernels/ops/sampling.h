@@ -1,6 +1,7 @@
 #ifndef QUARTET_KERNELS_OPS_SAMPLING_H_
 #define QUARTET_KERNELS_OPS_SAMPLING_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,8 +11,26 @@
 
 namespace quartet::ops {
 
-// How one row's token is drawn. Order: bans (ids from first_banned on, and `banned`), temperature,
-// top_k, top_p, min_p, draw.
+// The likeliest ids of a row that can be asked for.
+inline constexpr int kMaxTopLogProbs = 20;
+// Tokens that a row may follow and its counts do not hold yet: a window of speculation.
+inline constexpr int kMaxUncounted = 4;
+
+struct LogitBias {
+  int32_t id = 0;
+  float value = 0.0f;
+};
+
+// What a sequence has said, for penalties: one word an id, in the backend's memory. Its high bit is
+// set if the id is in the prompt, the others count it in the output.
+inline constexpr uint32_t kInPrompt = 0x80000000u;
+enum class TokenOrigin { kPrompt, kOutput };
+
+// How one row's token is drawn. Order: bias, bans (ids from first_banned on, `banned`, and those
+// that are not `allowed`), penalties, temperature, top_k, top_p, min_p, draw.
+//   penalties: of an id in prompt or output a logit above 0 is divided by repetition_penalty, any
+//   other multiplied; then of one in the output presence_penalty and frequency_penalty times its
+//   count are taken off. Adjusted logits saturate at the largest finite values.
 //   greedy (temperature == 0): the largest logit, lower id on a tie.
 //   else: argmax over the kept set of logit / max(temperature, 0.01) + Gumbel noise, noise =
 //   -log(-log(u)), u from Philox4x32-10 with key = seed and counter = (id, position, choice, 0), so
@@ -38,23 +57,45 @@ struct SampleParams {
   uint32_t position = 0;     // of the token to be drawn
   int32_t first_banned = 0;  // ids >= this are never drawn; 0 = none
   std::span<const int32_t> banned;
-  int32_t draft = -1;  // tested by rejection; -1 = none
+  int32_t draft = -1;                 // tested by rejection; -1 = none
+  std::span<const LogitBias> bias;    // no id twice
+  std::span<const uint32_t> allowed;  // bit id % 32 of word id / 32, [ceil(vocab / 32)]; empty: all
+  int32_t forced = -1;                // the only id that is allowed; -1 = not so
+  float repetition_penalty = 1.0f;    // above 0
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  const uint32_t* counts = nullptr;    // [vocab]; null: nothing was said
+  std::span<const int32_t> uncounted;  // of the output, what is not in the counts yet
+  int top = 0;                         // so many of the likeliest ids, up to kMaxTopLogProbs
+
+  bool penalises() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+};
+
+struct TokenLogProb {
+  int32_t token = -1;
+  float logprob = 0.0f;
 };
 
 struct SampleResult {
   int32_t token = -1;
   float logprob = 0.0f;  // log-softmax of the raw logits at `token`
   bool finite = true;    // false: the row holds a NaN or no finite logit; token is -1
+  // Of the raw logits: the likeliest ids, descending, ties by lower id. As many as were asked for
+  // and the vocabulary has.
+  std::array<TokenLogProb, kMaxTopLogProbs> top = {};
 };
 
-class Sampler {
- public:
-  virtual ~Sampler() = default;
-  virtual SampleResult Draw(const float* logits /*[vocab]*/, int64_t vocab,
-                            const SampleParams& params) const = 0;
-  // Log-softmax of the row at `target`.
-  virtual float LogProb(const float* logits /*[vocab]*/, int64_t vocab, int32_t target) const = 0;
+// An id whose log-probability is wanted, and so many of the likeliest ones beside it.
+struct ScoreParams {
+  int32_t target = 0;
+  int top = 0;
 };
+
+// INVALID_ARGUMENT names what is no id of the vocabulary, or not as the structs say.
+absl::Status CheckSampleParams(const SampleParams& params, int64_t vocab);
+absl::Status CheckScoreParams(const ScoreParams& params, int64_t vocab);
 
 // Logits of several rows over a vocabulary that is split by rank, as an all-gather leaves them.
 struct LogitsView {
@@ -66,19 +107,24 @@ struct LogitsView {
   int64_t vocab() const { return ranks * local; }
 };
 
-// Sampler for all rows of a step at once, where the logits are: in device memory on a device. Same
-// rules as Sampler, and each row depends on nothing but itself. Spans are host memory, and what
-// comes back is there on return. INVALID_ARGUMENT where the spans do not have one element a row, a
-// target is no id, or a limit of the implementation is passed.
+// Sampler for all rows of a step at once, where the logits are: in device memory on a device. Each
+// row depends on nothing but itself. Spans are host memory, and what comes back is there on return.
+// INVALID_ARGUMENT where the spans do not have one element a row, an id is none, or a limit of the
+// implementation is passed.
 class RowSampler {
  public:
   virtual ~RowSampler() = default;
   virtual size_t WorkspaceBytes(int max_rows, int64_t vocab) const = 0;
   virtual absl::Status Draw(const LogitsView& logits, std::span<const SampleParams> params,
                             std::span<SampleResult> results, Workspace workspace) const = 0;
-  // out[r] = log-softmax of row r at targets[r].
-  virtual absl::Status LogProbs(const LogitsView& logits, std::span<const int32_t> targets,
-                                std::span<float> out, Workspace workspace) const = 0;
+  // results[r] is of params[r].target; `finite` says whether the row is.
+  virtual absl::Status Score(const LogitsView& logits, std::span<const ScoreParams> params,
+                             std::span<SampleResult> results, Workspace workspace) const = 0;
+  // Counts in memory of the backend, in the order of the ops: sets all to nothing, and adds ids,
+  // which must be below `vocab`.
+  virtual void ClearCounts(uint32_t* counts, int64_t vocab) const = 0;
+  virtual absl::Status AddCounts(uint32_t* counts, std::span<const int32_t> tokens,
+                                 TokenOrigin origin) const = 0;
 };
 
 }  // namespace quartet::ops

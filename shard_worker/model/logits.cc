@@ -51,11 +51,13 @@ absl::Status Model::Draw(const float* hidden, std::span<const int> rows,
   });
 }
 
-absl::Status Model::LogProbs(const float* hidden, std::span<const int> rows,
-                             std::span<const int32_t> targets, std::span<float> out) {
+absl::Status Model::Score(const float* hidden, std::span<const int> rows,
+                          std::span<const ops::ScoreParams> params,
+                          std::span<ops::SampleResult> results) {
   return HeadRows(hidden, rows, [&](size_t begin, const ops::LogitsView& logits) {
-    return backend_.row_sampler().LogProbs(logits, targets.subspan(begin, logits.rows),
-                                           out.subspan(begin, logits.rows), activations_.workspace);
+    return backend_.row_sampler().Score(logits, params.subspan(begin, logits.rows),
+                                        results.subspan(begin, logits.rows),
+                                        activations_.workspace);
   });
 }
 

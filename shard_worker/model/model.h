@@ -190,9 +190,10 @@ class Model {
   absl::Status Draw(const float* hidden, std::span<const int> rows,
                     std::span<const ops::SampleParams> params,
                     std::span<ops::SampleResult> results);
-  // out[i] = log-softmax of row rows[i]'s logits at targets[i].
-  absl::Status LogProbs(const float* hidden, std::span<const int> rows,
-                        std::span<const int32_t> targets, std::span<float> out);
+  // Log-probabilities of row rows[i]'s logits, by params[i].
+  absl::Status Score(const float* hidden, std::span<const int> rows,
+                     std::span<const ops::ScoreParams> params,
+                     std::span<ops::SampleResult> results);
 
   // For tests: the logits of some rows, whole vocabulary on every rank, in host memory. `visit` is
   // called once for each entry of `rows`, in order: (index into rows, logits [V]).

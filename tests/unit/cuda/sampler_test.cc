@@ -47,10 +47,19 @@ class SamplerOnCuda : public CudaOps {
                                   Scratch(cpu::RowSampler().WorkspaceBytes(rows, vocab))));
     return results;
   }
+  static void ExpectTheSameTop(const ops::SampleResult& got, const ops::SampleResult& expected) {
+    for (int i = 0; i < ops::kMaxTopLogProbs; ++i) {
+      EXPECT_EQ(got.top[i].token, expected.top[i].token) << "place " << i;
+      EXPECT_NEAR(got.top[i].logprob, expected.top[i].logprob, 2e-5) << "place " << i;
+    }
+  }
   void ExpectTheCpusDraws(const std::vector<float>& logits, int ranks,
                           const std::vector<ops::SampleParams>& params) {
-    const auto got = Draw(logits, ranks, params);
-    const auto expected = Expected(logits, params);
+    ExpectTheSame(Draw(logits, ranks, params), Expected(logits, params), params);
+  }
+  static void ExpectTheSame(const std::vector<ops::SampleResult>& got,
+                            const std::vector<ops::SampleResult>& expected,
+                            const std::vector<ops::SampleParams>& params) {
     for (size_t r = 0; r < params.size(); ++r) {
       EXPECT_EQ(got[r].finite, expected[r].finite) << "row " << r;
       EXPECT_EQ(got[r].token, expected[r].token)
@@ -60,11 +69,12 @@ class SamplerOnCuda : public CudaOps {
         EXPECT_NEAR(got[r].logprob, expected[r].logprob,
                     1e-5 * std::max(1.0f, std::abs(expected[r].logprob)));
       }
+      ExpectTheSameTop(got[r], expected[r]);
     }
   }
 
   const std::unique_ptr<cuda::RowSampler> sampler_ =
-      Must(cuda::RowSampler::Make(*device_, {.max_rows = 64, .max_banned = 64}));
+      Must(cuda::RowSampler::Make(*device_, {.max_rows = 64, .max_list_words = 256}));
 };
 
 // The oracle itself: what it draws from an all-gather's rows is what Sampler draws from whole ones.
@@ -81,18 +91,18 @@ TEST(RowSamplerOnCpu, GathersTheRanksSlices) {
     params[2] = {.temperature = 1.0f, .top_k = 5, .seed = 4};
     std::vector<ops::SampleResult> results(rows);
     MustOk(sampler.Draw(view, params, results, scratch));
-    const std::vector<int32_t> targets = {0, 13, 39};
-    std::vector<float> logprobs(rows);
-    MustOk(sampler.LogProbs(view, targets, logprobs, scratch));
+    const std::vector<ops::ScoreParams> targets = {{.target = 0}, {.target = 13}, {.target = 39}};
+    std::vector<ops::SampleResult> scores(rows);
+    MustOk(sampler.Score(view, targets, scores, scratch));
     for (int r = 0; r < rows; ++r) {
       const float* row = logits.data() + r * vocab;
       EXPECT_EQ(results[r].token, cpu::Sampler().Draw(row, vocab, params[r]).token);
-      EXPECT_EQ(logprobs[r], cpu::Sampler().LogProb(row, vocab, targets[r]));
+      EXPECT_EQ(scores[r].logprob, cpu::Sampler().LogProb(row, vocab, targets[r].target));
     }
     EXPECT_EQ(sampler.Draw(view, std::span(params).first(2), results, scratch).code(),
               absl::StatusCode::kInvalidArgument);
-    const std::vector<int32_t> outside = {0, 13, vocab};
-    EXPECT_EQ(sampler.LogProbs(view, outside, logprobs, scratch).code(),
+    const std::vector<ops::ScoreParams> outside = {{0}, {13}, {vocab}};
+    EXPECT_EQ(sampler.Score(view, outside, scores, scratch).code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
@@ -280,16 +290,19 @@ TEST_F(SamplerOnCuda, RowsThatAreNotFiniteSaySo) {
 TEST_F(SamplerOnCuda, LogProbsAreThoseOfTheRawRows) {
   const int rows = 5, vocab = 2600;
   const std::vector<float> logits = RandomFloats(rows * vocab, 4.0f, 6);
-  const std::vector<int32_t> targets = {0, 17, 2599, 1300, 2047};
-  std::vector<float> expected(rows);
-  MustOk(cpu::RowSampler().LogProbs({logits.data(), rows, 1, vocab}, targets, expected,
-                                    Scratch(cpu::RowSampler().WorkspaceBytes(rows, vocab))));
+  const std::vector<ops::ScoreParams> targets = {{0, 3}, {17}, {2599, 20}, {1300, 1}, {2047}};
+  std::vector<ops::SampleResult> expected(rows);
+  MustOk(cpu::RowSampler().Score({logits.data(), rows, 1, vocab}, targets, expected,
+                                 Scratch(cpu::RowSampler().WorkspaceBytes(rows, vocab))));
   for (const int ranks : {1, 2, 4}) {
     const auto data = Upload(SplitByRank(logits, rows, ranks));
-    std::vector<float> got(rows, NAN);
-    MustOk(sampler_->LogProbs({data.as<float>(), rows, ranks, vocab / ranks}, targets, got,
-                              Workspace(sampler_->WorkspaceBytes(rows, vocab))));
-    EXPECT_LT(MaxDifference(got, expected), 1e-5);
+    std::vector<ops::SampleResult> got(rows);
+    MustOk(sampler_->Score({data.as<float>(), rows, ranks, vocab / ranks}, targets, got,
+                           Workspace(sampler_->WorkspaceBytes(rows, vocab))));
+    for (int r = 0; r < rows; ++r) {
+      EXPECT_NEAR(got[r].logprob, expected[r].logprob, 1e-5);
+      ExpectTheSameTop(got[r], expected[r]);
+    }
   }
 }
 
@@ -302,7 +315,7 @@ TEST_F(SamplerOnCuda, AGraphDrawsByWhateverWasStaged) {
   const ops::LogitsView view{data.as<float>(), rows, 1, vocab};
   const ops::Workspace workspace = Workspace(sampler_->WorkspaceBytes(rows, vocab));
   const auto graph = Must(device_->Capture([&] {
-    sampler_->Run(view, {true, true, true}, workspace, outcomes.as<cuda::SampleOutcome>());
+    sampler_->Run(view, {true, true, true, true}, workspace, outcomes.as<cuda::SampleOutcome>());
   }));
   for (uint32_t position = 0; position < 20; ++position) {
     std::vector<ops::SampleParams> params(rows);
@@ -317,6 +330,68 @@ TEST_F(SamplerOnCuda, AGraphDrawsByWhateverWasStaged) {
   }
 }
 
+// Bias, bans, masks, forced ids and penalties, with counts that were added up on the device.
+TEST_F(SamplerOnCuda, AdjustedRowsDrawAsTheCpus) {
+  std::mt19937 bits(21);
+  const std::vector<int32_t> banned = {0, 5, 17};
+  for (int round = 0; round < 30; ++round) {
+    const int rows = 1 + static_cast<int>(bits() % 6);
+    const int vocab = 4 * (20 + static_cast<int>(bits() % (round % 10 == 0 ? 1200 : 200)));
+    const std::vector<float> logits = RandomFloats(static_cast<size_t>(rows) * vocab, 3.0f, bits());
+    const auto id = [&] { return static_cast<int32_t>(bits() % vocab); };
+    const auto device_counts = Poisoned<uint32_t>(static_cast<size_t>(rows) * vocab);
+    std::vector<uint32_t> counts(static_cast<size_t>(rows) * vocab, 99);
+    std::vector<std::vector<ops::LogitBias>> bias(rows);
+    std::vector<std::vector<uint32_t>> allowed(rows);
+    std::vector<std::vector<int32_t>> uncounted(rows);
+    std::vector<ops::SampleParams> params(rows);
+    for (int r = 0; r < rows; ++r) {
+      ops::SampleParams& p = params[r];
+      p.seed = bits();
+      p.position = bits() % 1000;
+      if (bits() % 3 != 0) p.temperature = 0.3f + 0.1f * static_cast<float>(bits() % 15);
+      if (bits() % 3 == 0) p.top_k = 1 + static_cast<int32_t>(bits() % 40);
+      if (bits() % 3 == 0) p.top_p = 0.01f * static_cast<float>(bits() % 101);
+      if (bits() % 3 == 0) p.banned = banned;
+      if (bits() % 3 == 0) p.draft = id();
+      if (bits() % 3 == 0) p.top = 1 + static_cast<int>(bits() % 20);
+      for (int32_t at = 0; bits() % 2 == 0; at += 1 + static_cast<int32_t>(bits() % 9)) {
+        bias[r].push_back({at, static_cast<float>(bits() % 200) - 99.0f});
+      }
+      p.bias = bias[r];
+      if (bits() % 2 == 0) {
+        for (int word = 0; word < (vocab + 31) / 32; ++word) allowed[r].push_back(bits());
+        allowed[r][1] |= 1;
+        if (p.bias.size() < 10) p.allowed = std::span(allowed[r]);
+      }
+      if (bits() % 8 == 0) p.forced = id();
+      if (bits() % 2 == 0) p.repetition_penalty = 0.5f + 0.25f * static_cast<float>(bits() % 6);
+      if (bits() % 2 == 0) p.presence_penalty = static_cast<float>(bits() % 5) - 2.0f;
+      if (bits() % 2 == 0) p.frequency_penalty = 0.37f * static_cast<float>(bits() % 5);
+      for (uint32_t n = bits() % 5; n > 0; --n) uncounted[r].push_back(id());
+      p.uncounted = uncounted[r];
+      const auto at = static_cast<size_t>(r) * vocab;
+      sampler_->ClearCounts(device_counts.as<uint32_t>() + at, vocab);
+      cpu::RowSampler().ClearCounts(counts.data() + at, vocab);
+      for (const ops::TokenOrigin origin : {ops::TokenOrigin::kPrompt, ops::TokenOrigin::kOutput}) {
+        std::vector<int32_t> said(bits() % 60);
+        for (int32_t& token : said) token = static_cast<int32_t>(bits() % 40);
+        MustOk(sampler_->AddCounts(device_counts.as<uint32_t>() + at, said, origin));
+        MustOk(cpu::RowSampler().AddCounts(counts.data() + at, said, origin));
+      }
+    }
+    ASSERT_EQ(Download<uint32_t>(device_counts, counts.size()), counts);
+    std::vector<ops::SampleParams> on_host = params;
+    for (int r = 0; r < rows; ++r) {
+      params[r].counts = device_counts.as<uint32_t>() + static_cast<size_t>(r) * vocab;
+      on_host[r].counts = counts.data() + static_cast<size_t>(r) * vocab;
+    }
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const auto got = Draw(logits, 1 << bits() % 3, params);
+    ExpectTheSame(got, Expected(logits, on_host), on_host);
+  }
+}
+
 TEST_F(SamplerOnCuda, LimitsAreKept) {
   const std::vector<float> logits(4 * 65, 1.0f);
   const auto data = Upload(logits);
@@ -324,16 +399,26 @@ TEST_F(SamplerOnCuda, LimitsAreKept) {
   std::vector<ops::SampleResult> results(65);
   EXPECT_EQ(sampler_->Draw({data.as<float>(), 65, 1, 4}, params, results, {}).code(),
             absl::StatusCode::kInvalidArgument);
-  const std::vector<int32_t> banned(65);
+  const std::vector<int32_t> banned(257);
   params.assign(1, {.banned = banned});
   results.resize(1);
   EXPECT_EQ(sampler_->Draw({data.as<float>(), 1, 1, 4}, params, results, {}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(sampler_->Draw({data.as<float>(), 2, 1, 4}, params, results, {}).code(),
             absl::StatusCode::kInvalidArgument);
-  std::vector<float> logprobs(1);
-  for (const int32_t target : {-1, 4}) {
-    EXPECT_EQ(sampler_->LogProbs({data.as<float>(), 1, 1, 4}, {&target, 1}, logprobs, {}).code(),
+  const std::vector<int32_t> too_many(ops::kMaxUncounted + 1);
+  const std::vector<uint32_t> two_words(2);
+  const ops::LogitBias outside = {.id = 4};
+  for (const ops::SampleParams& wrong :
+       {ops::SampleParams{.bias = {&outside, 1}}, ops::SampleParams{.allowed = two_words},
+        ops::SampleParams{.forced = 4}, ops::SampleParams{.uncounted = too_many},
+        ops::SampleParams{.top = ops::kMaxTopLogProbs + 1}}) {
+    EXPECT_EQ(sampler_->Draw({data.as<float>(), 1, 1, 4}, {&wrong, 1}, results, {}).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  for (const ops::ScoreParams& wrong :
+       {ops::ScoreParams{-1}, ops::ScoreParams{4}, ops::ScoreParams{0, 21}}) {
+    EXPECT_EQ(sampler_->Score({data.as<float>(), 1, 1, 4}, {&wrong, 1}, results, {}).code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
