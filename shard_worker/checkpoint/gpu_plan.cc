@@ -225,7 +225,7 @@ GpuLiveBytes CountGpuLiveBytes(const ModelConfig& config, int tp, int64_t draft_
   GpuLiveBytes live;
   live.verify_ring = VerifyRingBytes(config, tp, draft_tokens);
   live.state = StateSlotBytes(config, tp, draft_tokens) - live.verify_ring;
-  live.sampling = kFloat * config.vocab_size + (1 + draft_tokens) * CeilDiv(config.vocab_size, 8);
+  live.sampling = TokenCountBytes(config) + (1 + draft_tokens) * CeilDiv(config.vocab_size, 8);
   return live;
 }
 

@@ -163,6 +163,10 @@ int64_t StateSlotBytes(const ModelConfig& config, int tp, int64_t draft_tokens) 
          VerifyRingBytes(config, tp, draft_tokens);
 }
 
+int64_t TokenCountBytes(const ModelConfig& config) {
+  return CeilDiv(config.vocab_size, 16) * 16 * static_cast<int64_t>(sizeof(uint32_t));
+}
+
 int64_t SnapshotBytes(const ModelConfig& config, int tp) {
   return kFloat * (KdaFloats(config, tp) + config.hidden);
 }
@@ -198,7 +202,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, int tp, int64_t
   MemoryPlan plan;
   plan.options = options;
   plan.weight_bytes = weight_bytes;
-  plan.state_slot_bytes = StateSlotBytes(config, tp, options.draft_tokens);
+  plan.state_slot_bytes =
+      StateSlotBytes(config, tp, options.draft_tokens) + TokenCountBytes(config);
   plan.state_slots = options.max_num_seqs;
   plan.page_bytes = PageBytes(config, options.kv_dtype);
   plan.activation_bytes = ActivationBytes(config, tp, options);

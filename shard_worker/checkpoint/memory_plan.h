@@ -42,6 +42,9 @@ int64_t WindowRows(int64_t draft_tokens);
 // convolution, k, v and decay after it, and beta (all F32, every array padded to 64 bytes).
 int64_t VerifyRingBytes(const ModelConfig& config, int tp, int64_t draft_tokens);
 
+// Bytes of what sampling keeps of one live sequence: the counts of its tokens, a word an id.
+int64_t TokenCountBytes(const ModelConfig& config);
+
 // Bytes of one snapshot of a live state, taken where no indexer pool is open: KDA matrices and
 // convolution inputs, and the hidden row of the last token (all F32).
 int64_t SnapshotBytes(const ModelConfig& config, int tp);
@@ -62,7 +65,7 @@ struct MemoryPlan {
   MemoryPlanOptions options;
   int64_t weight_bytes = 0;
   int64_t activation_bytes = 0;
-  int64_t state_slot_bytes = 0;  // one live sequence
+  int64_t state_slot_bytes = 0;  // one live sequence, its token counts included
   int64_t state_slots = 0;       // max_num_seqs
   int64_t page_bytes = 0;
   int64_t pages = 0;              // of kTokensPerPage tokens

@@ -81,7 +81,7 @@ absl::Status Executor::Draft(std::vector<Live>& live) {
 
     draws_.assign(chain.size(), ops::SampleParams());
     for (size_t i = 0; i < chain.size(); ++i) {
-      draws_[i].first_banned = chain[i]->checked.sequence->sampling.first_banned;
+      draws_[i].first_banned = chain[i]->checked.sequence->sampling.common().first_banned;
     }
     drawn_.resize(chain.size());
     if (absl::Status s = model_.Draw(a.mtp_o, last_rows, draws_, drawn_); !s.ok()) return s;
@@ -113,7 +113,7 @@ void Executor::AddDraft(Live& entry, int32_t draft) {
   Sequence& sequence = *entry.checked.sequence;
   const int place = entry.result->drafts_size();
   // The token drawn last stands at `absorbed`, its first draft behind it.
-  draft = options_.spoiler.Spoil(sequence.sampling, limits_.vocab_size,
+  draft = options_.spoiler.Spoil(sequence.sampling.common(), limits_.vocab_size,
                                  sequence.absorbed + 1 + place, place + 1, draft);
   entry.result->add_drafts(draft);
   if (entry.checked.row->sample()) sequence.drafts.push_back(draft);

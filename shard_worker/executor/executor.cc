@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -76,10 +77,17 @@ Executor::Executor(const ExecutorOptions& options, Model& model, Pools& pools,
 absl::Status Executor::Open(const v1::SequenceOpen& open) {
   absl::Status status = CheckSnapshot(open);
   status = table_.Open(open, std::move(status));
-  if (status.ok() && open.has_resume()) {
+  if (!status.ok()) return status;
+  if (open.has_resume()) {
     pools_.Restore(static_cast<int>(open.resume().snapshot()), static_cast<int>(open.slot()));
   }
-  return status;
+  Sequence& sequence = *table_.Find(open.seq_uid());
+  if (sequence.sampling.penalises()) {
+    model_.backend().row_sampler().ClearCounts(pools_.token_counts(static_cast<int>(open.slot())),
+                                               limits_.vocab_size);
+  }
+  return Say(sequence, 0,
+             {open.resume().tokens().data(), static_cast<size_t>(open.resume().tokens_size())});
 }
 
 // A live state must be of as many tokens as the sequence says.
@@ -314,22 +322,51 @@ void Executor::Fail(Live& entry, int64_t position) {
   entry.result->clear_tokens();
   entry.result->clear_logprobs();
   entry.result->clear_target_logprobs();
+  entry.result->clear_top();
+  entry.result->clear_target_top();
   entry.result->set_error(std::string(sequence.failure.message()));
 }
 
+// These tokens, the first of which stands at `position`, are part of what the sequence has said.
+absl::Status Executor::Say(Sequence& sequence, int64_t position, std::span<const int32_t> tokens) {
+  const SequenceSampling& sampling = sequence.sampling;
+  if (!sampling.needs_text() || tokens.empty()) return absl::OkStatus();
+  const auto prompt =
+      static_cast<size_t>(sampling.PromptPart(position, static_cast<int64_t>(tokens.size())));
+  const auto output = tokens.subspan(prompt);
+  for (const int32_t token : output) sampling.Say(token, sequence.reasoning);
+  if (!sampling.penalises()) return absl::OkStatus();
+  const ops::RowSampler& sampler = model_.backend().row_sampler();
+  uint32_t* counts = pools_.token_counts(static_cast<int>(sequence.slot));
+  absl::Status status = sampler.AddCounts(counts, tokens.first(prompt), ops::TokenOrigin::kPrompt);
+  if (!status.ok()) return status;
+  return sampler.AddCounts(counts, output, ops::TokenOrigin::kOutput);
+}
+
+namespace {
+
+void AddTop(const ops::SampleResult& result, uint32_t count, v1::TopLogprobs* to) {
+  for (uint32_t i = 0; i < count; ++i) {
+    to->add_ids(result.top[i].token);
+    to->add_logprobs(result.top[i].logprob);
+  }
+}
+
+}  // namespace
+
 absl::Status Executor::ScoreTargets(std::vector<Live>& live) {
-  std::vector<int32_t> targets;
+  std::vector<ops::ScoreParams> targets;
   logit_rows_.clear();
   for (const Live& entry : live) {
     const v1::Row& row = *entry.checked.row;
     for (int i = 0; i < row.logprob_targets_size(); ++i) {
       logit_rows_.push_back(entry.row_begin + i);
-      targets.push_back(row.logprob_targets(i));
+      targets.push_back({row.logprob_targets(i), static_cast<int>(row.target_top_logprobs())});
     }
   }
   if (targets.empty()) return absl::OkStatus();
-  std::vector<float> logprobs(targets.size());
-  if (absl::Status s = model_.LogProbs(model_.activations().h, logit_rows_, targets, logprobs);
+  std::vector<ops::SampleResult> scores(targets.size());
+  if (absl::Status s = model_.Score(model_.activations().h, logit_rows_, targets, scores);
       !s.ok()) {
     return s;
   }
@@ -338,31 +375,71 @@ absl::Status Executor::ScoreTargets(std::vector<Live>& live) {
     const v1::Row& row = *entry.checked.row;
     for (int i = 0; i < row.logprob_targets_size(); ++i, ++at) {
       if (!entry.checked.sequence->failure.ok()) continue;
-      if (std::isnan(logprobs[at])) {
+      if (std::isnan(scores[at].logprob)) {
         Fail(entry, entry.checked.sequence->absorbed + i);
       } else {
-        entry.result->add_target_logprobs(logprobs[at]);
+        entry.result->add_target_logprobs(scores[at].logprob);
+        if (row.target_top_logprobs() == 0) continue;
+        AddTop(scores[at], row.target_top_logprobs(), entry.result->mutable_target_top());
       }
     }
   }
   return absl::OkStatus();
 }
 
+// The draws of a row that samples: of a window one behind each of its tokens.
+void Executor::AddDraws(const Live& entry) {
+  const v1::Row& row = *entry.checked.row;
+  const Sequence& sequence = *entry.checked.sequence;
+  const bool tests = sequence.acceptance == v1::ACCEPTANCE_REJECTION;
+  const auto tokens = std::span<const int32_t>(ids_).subspan(entry.row_begin, entry.rows);
+  const int first = entry.window() ? 0 : entry.rows - 1;
+  Reasoning reasoning = sequence.reasoning;
+  for (int i = first; i < entry.rows; ++i) {
+    // What a window stands on is said when it is accepted.
+    if (entry.window()) sequence.sampling.Say(tokens[i], reasoning);
+    logit_rows_.push_back(entry.row_begin + i);
+    ops::SampleParams& draw =
+        draws_.emplace_back(sequence.sampling.At(sequence.absorbed + i + 1, reasoning));
+    if (tests && i < entry.drafts) draw.draft = tokens[i + 1];
+    if (sequence.sampling.penalises()) {
+      draw.counts = pools_.token_counts(static_cast<int>(sequence.slot));
+      if (entry.window()) draw.uncounted = tokens.first(i + 1);
+    }
+    if (row.want_logprob()) draw.top = static_cast<int>(row.top_logprobs());
+    const int mask = i - first;
+    if (mask < row.allow_masks_size() && !row.allow_masks(mask).empty() && draw.forced < 0) {
+      const std::string& bytes = row.allow_masks(mask);
+      const size_t words = bytes.size() / sizeof(uint32_t);
+      uint32_t* to = masks_.data() + masks_.size();
+      masks_.resize(masks_.size() + words);  // room was made: nothing moves
+      std::memcpy(to, bytes.data(), bytes.size());
+      draw.allowed = {to, words};
+    }
+  }
+}
+
 absl::Status Executor::Draw(std::vector<Live>& live) {
   std::vector<Live*> drawing;
   logit_rows_.clear();
   draws_.clear();
+  masks_.clear();
+  size_t mask_bytes = 0;
+  for (const Live& entry : live) {
+    for (const std::string& mask : entry.checked.row->allow_masks()) mask_bytes += mask.size();
+  }
+  masks_.reserve(mask_bytes / sizeof(uint32_t));
   for (Live& entry : live) {
-    const Sequence& sequence = *entry.checked.sequence;
+    Sequence& sequence = *entry.checked.sequence;
     if (!entry.window()) entry.kept = entry.rows;
-    if (!entry.checked.row->sample() || !sequence.failure.ok()) continue;
-    const bool tests = sequence.acceptance == v1::ACCEPTANCE_REJECTION;
-    for (int i = entry.window() ? 0 : entry.rows - 1; i < entry.rows; ++i) {
-      logit_rows_.push_back(entry.row_begin + i);
-      ops::SampleParams& draw = draws_.emplace_back(sequence.sampling);
-      draw.position = static_cast<uint32_t>(sequence.absorbed + i + 1);
-      if (tests && i < entry.drafts) draw.draft = ids_[entry.row_begin + i + 1];
+    if (!sequence.failure.ok()) continue;
+    if (!entry.window()) {
+      absl::Status s = Say(sequence, sequence.absorbed,
+                           std::span<const int32_t>(ids_).subspan(entry.row_begin, entry.rows));
+      if (!s.ok()) return s;
     }
+    if (!entry.checked.row->sample()) continue;
+    AddDraws(entry);
     drawing.push_back(&entry);
   }
   if (drawing.empty()) return absl::OkStatus();
@@ -375,6 +452,11 @@ absl::Status Executor::Draw(std::vector<Live>& live) {
     const size_t count = entry->window() ? entry->rows : 1;
     Accept(*entry, std::span(drawn_).subspan(at, count));
     at += count;
+    if (!entry->window()) continue;
+    Sequence& sequence = *entry->checked.sequence;
+    absl::Status s = Say(sequence, sequence.absorbed,
+                         std::span<const int32_t>(ids_).subspan(entry->row_begin, entry->kept));
+    if (!s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -393,7 +475,11 @@ void Executor::Accept(Live& entry, std::span<const ops::SampleResult> drawn) {
     entry.kept = i + 1;
     entry.drawn = result.token;
     entry.result->add_tokens(result.token);
-    if (entry.checked.row->want_logprob()) entry.result->add_logprobs(result.logprob);
+    if (entry.checked.row->want_logprob()) {
+      const uint32_t top = entry.checked.row->top_logprobs();
+      entry.result->add_logprobs(result.logprob);
+      if (top > 0) AddTop(result, top, entry.result->mutable_top());
+    }
     if (i >= entry.drafts || result.token != ids_[entry.row_begin + i + 1]) break;
     ++stats_.accepted_tokens;
   }

@@ -94,8 +94,10 @@ class Executor {
   absl::Status Commit(std::span<const CheckedCommit> commits);
   absl::Status Run(std::span<const CheckedRow> rows, v1::StepResult& result);
   Live Begin(const CheckedRow& checked, v1::RowResult* result);
+  absl::Status Say(Sequence& sequence, int64_t position, std::span<const int32_t> tokens);
   absl::Status ScoreTargets(std::vector<Live>& live);
   absl::Status Draw(std::vector<Live>& live);
+  void AddDraws(const Live& entry);
   void Accept(Live& entry, std::span<const ops::SampleResult> drawn);
   static void Fail(Live& entry, int64_t position);
   absl::Status Draft(std::vector<Live>& live);
@@ -124,6 +126,7 @@ class Executor {
   std::vector<int> logit_rows_;
   std::vector<ops::SampleParams> draws_;
   std::vector<ops::SampleResult> drawn_;
+  std::vector<uint32_t> masks_;  // of the step's rows
 };
 
 }  // namespace quartet

@@ -1,11 +1,13 @@
 #include "shard_worker/executor/plan_check.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/sampling.h"
 #include "shard_worker/checkpoint/model_config.h"
 
 namespace quartet {
@@ -49,6 +51,33 @@ absl::Status CheckWindow(const v1::Row& row, const PlanLimits& limits) {
   return absl::OkStatus();
 }
 
+// What is drawn, and what is told of it.
+absl::Status CheckDraws(const v1::Row& row, const PlanLimits& limits) {
+  const auto most =
+      static_cast<uint32_t>(std::min<int64_t>(ops::kMaxTopLogProbs, limits.vocab_size));
+  if (row.top_logprobs() > most) {
+    return Bad(row, "top_logprobs is ", row.top_logprobs(), ", expected at most ", most);
+  }
+  if (row.target_top_logprobs() > most) {
+    return Bad(row, "target_top_logprobs is ", row.target_top_logprobs(), ", expected at most ",
+               most);
+  }
+  const int draws = !row.sample()                        ? 0
+                    : row.kind() == v1::Row::KIND_VERIFY ? static_cast<int>(row.n_tokens())
+                                                         : 1;
+  if (row.allow_masks_size() != 0 && row.allow_masks_size() != draws) {
+    return Bad(row, "there are ", row.allow_masks_size(), " allow_masks for ", draws,
+               " draws, expected none or one for each");
+  }
+  const size_t bytes = static_cast<size_t>((limits.vocab_size + 31) / 32) * sizeof(uint32_t);
+  for (const std::string& mask : row.allow_masks()) {
+    if (mask.empty() || mask.size() == bytes) continue;
+    return Bad(row, "an allow_mask has ", mask.size(), " bytes, expected none or ", bytes,
+               " for a vocabulary of ", limits.vocab_size);
+  }
+  return absl::OkStatus();
+}
+
 // What stands in the row itself.
 absl::Status CheckShape(const v1::Row& row, const PlanLimits& limits) {
   if (row.kind() == v1::Row::KIND_UNSPECIFIED || !v1::Row::Kind_IsValid(row.kind())) {
@@ -81,6 +110,7 @@ absl::Status CheckShape(const v1::Row& row, const PlanLimits& limits) {
       !s.ok()) {
     return s;
   }
+  if (absl::Status s = CheckDraws(row, limits); !s.ok()) return s;
   if (row.draft_chain() != 0 && !row.draft()) {
     return Bad(row, "draft_chain is ", row.draft_chain(), " without draft");
   }

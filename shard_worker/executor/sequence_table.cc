@@ -5,7 +5,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "shard_worker/checkpoint/model_config.h"
-#include "shard_worker/executor/sampling_params.h"
 
 namespace quartet {
 namespace {
@@ -46,7 +45,7 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
                         absl::StrCat("sequence ", open.seq_uid(), ": ", status.message()));
   };
   if (!given.ok()) return refuse(given);
-  auto sampling = ToSampleParams(open, limits_.vocab_size);
+  auto sampling = SequenceSampling::Make(open, limits_.vocab_size);
   if (!sampling.ok()) return refuse(sampling.status());
   if (open.slot() >= slot_owner_.size()) {
     return refuse(absl::OutOfRangeError(absl::StrCat(
@@ -58,7 +57,8 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
         absl::StrCat("slot ", open.slot(), " belongs to sequence ", owner.uid)));
   }
   if (open.has_resume()) {
-    if (absl::Status s = CheckResume(open.resume()); !s.ok()) return refuse(s);
+    absl::Status s = CheckResume(open.resume(), sampling->needs_text());
+    if (!s.ok()) return refuse(s);
   }
   if (!v1::Acceptance_IsValid(open.acceptance())) {
     return refuse(absl::InvalidArgumentError(
@@ -68,7 +68,8 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
   owner = {.taken = true, .uid = open.seq_uid()};
   ++slots_used_;
   sequence.owns_slot = true;
-  sequence.sampling = *sampling;
+  sequence.sampling = *std::move(sampling);
+  sequence.reasoning = sequence.sampling.reasoning_at_start();
   sequence.pages.reserve(limits_.pages_per_sequence);
   for (const uint32_t page : open.resume().pages()) {
     PageUse& use = pages_[page];
@@ -83,7 +84,7 @@ absl::Status SequenceTable::OpenIn(const v1::SequenceOpen& open, const absl::Sta
   return absl::OkStatus();
 }
 
-absl::Status SequenceTable::CheckResume(const v1::Resume& resume) const {
+absl::Status SequenceTable::CheckResume(const v1::Resume& resume, bool needs_text) const {
   if (resume.n_tokens() == 0 || resume.n_tokens() % kTokensPerPage != 0 ||
       resume.n_tokens() >= limits_.max_model_len) {
     return absl::InvalidArgumentError(
@@ -94,6 +95,16 @@ absl::Status SequenceTable::CheckResume(const v1::Resume& resume) const {
     return absl::InvalidArgumentError(absl::StrCat("resume at ", resume.n_tokens(), " tokens with ",
                                                    resume.pages_size(), " pages, expected ",
                                                    resume.n_tokens() / kTokensPerPage));
+  }
+  if (needs_text && resume.tokens_size() != static_cast<int>(resume.n_tokens())) {
+    return absl::InvalidArgumentError(absl::StrCat("resume at ", resume.n_tokens(),
+                                                   " tokens with the ids of ", resume.tokens_size(),
+                                                   "; its sampling looks at all of them"));
+  }
+  for (const int32_t token : resume.tokens()) {
+    if (token >= 0 && token < limits_.vocab_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("resume with token ", token, ", the vocabulary ends at ", limits_.vocab_size));
   }
   absl::flat_hash_set<uint32_t> seen;
   for (const uint32_t page : resume.pages()) {

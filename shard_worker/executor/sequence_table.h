@@ -7,8 +7,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "kernels/ops/sampling.h"
 #include "proto/quartet/v1/worker.pb.h"
+#include "shard_worker/executor/sampling_params.h"
 
 namespace quartet {
 
@@ -16,7 +16,8 @@ struct Sequence {
   uint64_t uid = 0;
   uint32_t slot = 0;
   bool owns_slot = false;
-  ops::SampleParams sampling;
+  SequenceSampling sampling;
+  Reasoning reasoning;         // of what was absorbed
   std::vector<int32_t> pages;  // page i holds positions i * kTokensPerPage ..
   size_t shared_pages = 0;     // the first ones, which it only reads
   int64_t absorbed = 0;        // tokens that it consists of: all are in the pages
@@ -63,7 +64,7 @@ class SequenceTable {
 
  private:
   absl::Status OpenIn(const v1::SequenceOpen& open, const absl::Status& given, Sequence& sequence);
-  absl::Status CheckResume(const v1::Resume& resume) const;
+  absl::Status CheckResume(const v1::Resume& resume, bool needs_text) const;
 
   const Limits limits_;
   absl::flat_hash_map<uint64_t, Sequence> sequences_;

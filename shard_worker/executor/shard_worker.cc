@@ -160,7 +160,7 @@ class ShardWorker::Impl {
                                  ? static_cast<uint64_t>(options_.memory_gib * (1 << 30))
                                  : device_->memory_bytes() / device_->sharers(tp));
       offer.set_weight_bytes(device_->WeightBytes(*checkpoint_, *weights));
-      offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens));
+      offer.set_slot_bytes(StateSlotBytes(config_, tp, kMaxDraftTokens) + TokenCountBytes(config_));
       offer.set_snapshot_bytes(SnapshotBytes(config_, tp));
       offer.set_page_bytes(PageBytes(config_, options_.kv_dtype));
       offer.set_activation_bytes_per_token(device_->ActivationBytesPerToken(

@@ -121,7 +121,16 @@ absl::StatusOr<std::unique_ptr<Pools>> Pools::Create(const ModelConfig& config, 
                                 "pages of the attention cache");
   if (!pages.ok()) return pages.status();
   pools->pages_ = *std::move(pages);
+  pools->counts_words_ = AlignFloats(config.vocab_size);
+  auto counts = backend.Allocate(static_cast<size_t>(pools->counts_bytes()) * options.slots,
+                                 "counts of tokens for penalties");
+  if (!counts.ok()) return counts.status();
+  pools->counts_ = *std::move(counts);
   return pools;
+}
+
+uint32_t* Pools::token_counts(int slot) const {
+  return reinterpret_cast<uint32_t*>(counts_.data()) + slot * counts_words_;
 }
 
 float* Pools::slot_data(int slot) const {

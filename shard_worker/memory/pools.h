@@ -22,7 +22,7 @@ struct PoolOptions {
   KvDtype kv_dtype = KvDtype::kFp16;
 };
 
-// Everything that a worker remembers between steps, in three blocks that are taken at start:
+// Everything that a worker remembers between steps, in four blocks that are taken at start:
 //   slots [slots]: one live sequence each. Per KDA layer the recurrent matrices [n, d, d] and the
 //          last inputs of the convolutions [kernel - 1, 3, n d]; the final hidden row of the last
 //          token of a page [hidden]; then, per DSA layer and for the MTP layer, the raw indexer
@@ -32,6 +32,8 @@ struct PoolOptions {
 //          the token of that row was the last one, so that no pool was open.
 //   pages [pages]: kTokensPerPage positions of one sequence each. Per DSA layer and for the MTP
 //          layer the latents [256, kv_lora_rank] and pooled keys [256 / kpool, index_dim].
+//   counts [slots]: what the sequence has said, for penalties: a word for each id of the vocabulary
+//          (ops::kInPrompt).
 // Layers are numbered as in the checkpoint; the MTP layer's number is config.layers. Which slot and
 // page belongs to whom is not known here. A slot need not be cleared between sequences: ops start
 // from zeros at position 0, and ring and page entries are written before they become visible.
@@ -45,6 +47,8 @@ class Pools {
   ops::KdaState kda_state(int layer) const;  // of a KDA layer
   ops::OpenPool open_pool(int layer) const;  // of a DSA or the MTP layer
   ops::KvLayer kv(int layer) const;          // of a DSA or the MTP layer
+
+  uint32_t* token_counts(int slot) const;  // [vocab_size]
 
   // All in the order of the ops. The hidden row that a slot keeps [hidden]: set by KeepHidden, and
   // by Restore to that of the snapshot. Export takes it with the rest.
@@ -69,6 +73,7 @@ class Pools {
   const PoolOptions& options() const { return options_; }
   int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
   int64_t page_bytes() const { return page_bytes_; }
+  int64_t counts_bytes() const { return counts_words_ * static_cast<int64_t>(sizeof(uint32_t)); }
   int64_t snapshot_bytes() const { return snapshot_floats_ * static_cast<int64_t>(sizeof(float)); }
   // Sizes of one slot's parts, and of one latent and one pooled key in a page.
   int64_t recurrent_floats() const { return recurrent_floats_; }
@@ -105,6 +110,7 @@ class Pools {
   int64_t snapshot_floats_ = 0;  // of a slot: its beginning
   int64_t hidden_at_ = 0;        // floats, inside a slot and a snapshot
   int64_t hidden_ = 0;           // floats
+  int64_t counts_words_ = 0;     // of a slot
   int64_t page_bytes_ = 0;
   int64_t recurrent_floats_ = 0;
   int64_t conv_floats_ = 0;
@@ -115,6 +121,7 @@ class Pools {
   ops::Memory slots_;
   ops::Memory snapshots_;
   ops::Memory pages_;
+  ops::Memory counts_;
 };
 
 ops::KvDType ToOps(KvDtype dtype);
