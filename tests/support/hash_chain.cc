@@ -16,6 +16,13 @@ uint64_t Mix(uint64_t value) {
 
 constexpr uint64_t kEmptyState = 1;
 
+void AddTop(uint64_t state, uint32_t count, v1::TopLogprobs* to) {
+  for (uint32_t i = 0; i < count; ++i) {
+    to->add_ids(static_cast<int32_t>(i));
+    to->add_logprobs(HashChainLogprob(state, static_cast<int32_t>(i)));
+  }
+}
+
 }  // namespace
 
 uint64_t HashChainAbsorb(uint64_t state, int32_t token) {
@@ -331,6 +338,7 @@ void HashChainExecutor::RunRow(const v1::Row& row, v1::RowResult* result) {
     state = Walk(sequence, state, tokens[i], sequence.absorbed++);
     if (static_cast<int>(i) < row.logprob_targets_size()) {
       result->add_target_logprobs(HashChainLogprob(state, row.logprob_targets(i)));
+      AddTop(state, row.target_top_logprobs(), result->mutable_target_top());
     }
     for (const v1::Export& e : row.exports()) {
       if (e.offset() != i + 1) continue;
@@ -365,7 +373,9 @@ void HashChainExecutor::Draw(const v1::Row& row, const std::string& name, uint64
   Check(spoiled_ || from_pages == state, name + " has pages that somebody else wrote to");
   sequence.last_drawn = rule_(state, position, sequence.open.sampling());
   result->add_tokens(sequence.last_drawn);
-  if (row.want_logprob()) result->add_logprobs(HashChainLogprob(state, sequence.last_drawn));
+  if (!row.want_logprob()) return;
+  result->add_logprobs(HashChainLogprob(state, sequence.last_drawn));
+  AddTop(state, row.top_logprobs(), result->mutable_top());
 }
 
 // `state`: before the token that was drawn last.

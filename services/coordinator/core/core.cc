@@ -2,22 +2,26 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <span>
 #include <utility>
+
+#include "services/coordinator/core/sampling_check.h"
 
 namespace quartet::coordinator {
 namespace {
 
 constexpr size_t kMaxStopIds = 1024;
-constexpr size_t kMaxLogitBias = 1024;
 
 std::string Num(uint64_t value) {
   return std::to_string(value);
 }
 
-bool InUnitInterval(float value) {
-  return value >= 0 && value <= 1;  // false for NaN
+// What stands at `place`, `width` ids, goes behind what is there.
+void CopyTop(const TopLogprobs& from, size_t place, size_t width, TopLogprobs& to) {
+  const auto begin = static_cast<std::ptrdiff_t>(place * width);
+  const auto end = begin + static_cast<std::ptrdiff_t>(width);
+  to.ids.insert(to.ids.end(), from.ids.begin() + begin, from.ids.begin() + end);
+  to.logprobs.insert(to.logprobs.end(), from.logprobs.begin() + begin, from.logprobs.begin() + end);
 }
 
 }  // namespace
@@ -148,24 +152,7 @@ std::string Core::RequestError(const Request& request) const {
     return "first_padding_id is " + std::to_string(request.first_padding_id) +
            "; it must be 0 (none) to " + Num(config_.vocab_size);
   }
-  const Sampling& sampling = request.sampling;
-  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0) {
-    return "temperature is " + std::to_string(sampling.temperature) + "; it must be 0 or more";
-  }
-  if (!InUnitInterval(sampling.top_p)) {
-    return "top_p is " + std::to_string(sampling.top_p) + "; it must be in 0 to 1";
-  }
-  if (!InUnitInterval(sampling.min_p)) {
-    return "min_p is " + std::to_string(sampling.min_p) + "; it must be in 0 to 1";
-  }
-  if (sampling.top_k < 0) {
-    return "top_k is " + std::to_string(sampling.top_k) + "; it must be 0 (off) or more";
-  }
-  if (sampling.logit_bias.size() > kMaxLogitBias) {
-    return "logit_bias has " + Num(sampling.logit_bias.size()) + " entries; at most " +
-           Num(kMaxLogitBias);
-  }
-  return "";
+  return SamplingError(request, config_.vocab_size);
 }
 
 void Core::OnCancel(uint64_t id) {
@@ -304,6 +291,7 @@ void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcom
     // A recomputed prompt delivers again what was given out before.
     if (row.position + i < sequence.prompt_logprobs_sent) continue;
     output.prompt_logprobs.push_back(outcome->target_logprobs[i]);
+    CopyTop(outcome->target_top, i, row.target_top, output.prompt_top);
     ++sequence.prompt_logprobs_sent;
   }
 
@@ -314,6 +302,7 @@ void Core::ApplyRow(uint64_t step_id, InFlightRow& row, const RowOutcome* outcom
     sequence.tokens.push_back(token);
     output.tokens.push_back(token);
     if (sequence.request.logprobs) output.logprobs.push_back(outcome->logprobs[i]);
+    CopyTop(outcome->top, i, row.top, output.top);
     stop = StopReason(sequence, token);
   }
   if (row.sample) {

@@ -138,6 +138,8 @@ class Core {
     uint32_t position = 0;
     uint32_t n_targets = 0;                    // log-probabilities that were asked for
     uint32_t n_prompt_targets = 0;             // of those, the first ones, which the request gets
+    uint32_t top = 0;                          // likeliest ids beside each drawn token
+    uint32_t target_top = 0;                   // and beside each target
     uint32_t chain = 0;                        // drafts for the next step
     std::vector<FinishedSnapshot> inner;       // of a prompt, before the row's end
     std::optional<FinishedSnapshot> exported;  // as these, belongs to the row until it is published

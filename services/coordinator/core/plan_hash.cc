@@ -1,5 +1,8 @@
 #include "services/coordinator/core/plan_hash.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace quartet::coordinator {
 namespace {
 
@@ -17,6 +20,16 @@ class Hasher {
   void AddAll(const std::vector<T>& values) {
     Add(values.size());
     for (const T& value : values) Add(static_cast<uint64_t>(value));
+  }
+  void AddBytes(std::string_view bytes) {
+    Add(bytes.size());
+    for (; !bytes.empty(); bytes.remove_prefix(std::min<size_t>(8, bytes.size()))) {
+      uint64_t word = 0;
+      for (size_t i = 0; i < std::min<size_t>(8, bytes.size()); ++i) {
+        word |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+      }
+      Add(word);
+    }
   }
   uint64_t state() const { return state_; }
 
@@ -50,6 +63,10 @@ uint64_t PlanHash(const StepPlan& plan) {
     hash.Add(row.sample);
     hash.AddAll(row.logprob_targets);
     hash.Add(row.want_logprob);
+    hash.Add(row.top_logprobs);
+    hash.Add(row.target_top_logprobs);
+    hash.Add(row.allow_masks.size());
+    for (const std::string& mask : row.allow_masks) hash.AddBytes(mask);
     hash.Add(row.exports.size());
     for (const SnapshotExport& e : row.exports) {
       hash.Add(e.offset);

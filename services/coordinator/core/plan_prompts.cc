@@ -161,10 +161,21 @@ uint32_t Core::Admit(Sequence& sequence, TimeUs now, std::vector<SequenceOpen>& 
   open.seq_uid = sequence.seq_uid;
   open.slot = sequence.slot;
   open.sampling = sequence.request.sampling;
-  open.end_ids = sequence.request.end_ids;
+  if (open.sampling.min_tokens > 0) {
+    open.end_ids = sequence.request.stop_ids;
+    if (!sequence.request.ignore_eos) {
+      open.end_ids.insert(open.end_ids.end(), sequence.request.end_ids.begin(),
+                          sequence.request.end_ids.end());
+    }
+  }
   open.first_padding_id = sequence.request.first_padding_id;
   open.prompt_tokens = sequence.prompt_tokens;
+  open.thinking = sequence.request.thinking;
   open.resume = std::move(resume);
+  if (open.resume.has_value() && sequence.request.needs_text()) {
+    open.resume->tokens.assign(sequence.tokens.begin(),
+                               sequence.tokens.begin() + open.resume->n_tokens);
+  }
   open.acceptance =
       sequence.request.sampling.seeded ? Acceptance::kCoupled : config_.spec_acceptance;
   opens.push_back(std::move(open));

@@ -177,6 +177,7 @@ PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Com
   const uint32_t end = row.position + draft.n_tokens;
   row.sample = end >= sequence.tokens.size();
   row.want_logprob = row.sample && sequence.request.logprobs;
+  row.top_logprobs = row.want_logprob ? sequence.request.top_logprobs : 0;
   row.draft = config_.num_speculative_tokens > 0;
   row.draft_chain = draft.chain;
   uint32_t n_prompt_targets = 0;
@@ -197,6 +198,7 @@ PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Com
     if (sequence.request.prompt_logprobs && target_end > sequence.prompt_logprobs_sent &&
         target_end > row.position) {
       n_prompt_targets = target_end - row.position;
+      row.target_top_logprobs = sequence.request.prompt_top_logprobs;
       for (uint32_t at = row.position + 1; at <= end; ++at) {
         row.logprob_targets.push_back(at < sequence.tokens.size() ? sequence.tokens[at] : 0);
       }
@@ -211,6 +213,8 @@ PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Com
                         .position = row.position,
                         .n_targets = static_cast<uint32_t>(row.logprob_targets.size()),
                         .n_prompt_targets = n_prompt_targets,
+                        .top = row.top_logprobs,
+                        .target_top = row.target_top_logprobs,
                         .chain = row.draft_chain,
                         .inner = {},
                         .exported = std::nullopt};

@@ -25,6 +25,9 @@ inline constexpr uint32_t kChunkMultiple = 64;
 // Snapshots that a step's rows take before their ends, at most.
 inline constexpr uint32_t kMaxInnerExports = 8;
 
+// Likeliest ids that may be asked for at each place.
+inline constexpr uint32_t kMaxTopLogprobs = 20;
+
 // Drafts that a worker makes and verifies in one step at most.
 inline constexpr uint32_t kMaxDraftTokens = 3;
 
@@ -89,8 +92,27 @@ struct Sampling {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   float repetition_penalty = 1;
-  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // by id
   uint32_t min_tokens = 0;
+  std::vector<int32_t> banned_ids;
+
+  bool penalises() const {
+    return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
+  }
+};
+
+// How long the model may reason (sampling.proto).
+struct ThinkingBudget {
+  uint32_t max_tokens = 0;
+  int32_t begin_id = -1;
+  std::vector<int32_t> end_ids;
+  bool open = false;
+};
+
+// The likeliest ids at some places, equally many at each, one place after the other.
+struct TopLogprobs {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
 };
 
 enum class RequestClass : uint8_t {
@@ -108,7 +130,10 @@ struct Request {
   int32_t first_padding_id = 0;  // ids from here on are never sampled; 0 = none
   bool prompt_logprobs = false;
   bool logprobs = false;
+  uint32_t top_logprobs = 0;  // beside each of them, and each of the prompt's
+  uint32_t prompt_top_logprobs = 0;
   bool ignore_eos = false;
+  std::optional<ThinkingBudget> thinking;
   // Whose it is: keys share the engine evenly. 0 = of nobody in particular.
   uint64_t fair_key = 0;
   RequestClass request_class = RequestClass::kInteractive;
@@ -122,6 +147,8 @@ struct Request {
   // How many tokens of the prompt other conversations begin with too, as far as is known.
   uint32_t system_prefix_tokens = 0;
 
+  // Whether its draws depend on the text itself, not only on the model's state.
+  bool needs_text() const { return sampling.penalises() || thinking.has_value(); }
   bool has_keys() const { return cache_root != UnitKey() || !unit_keys.empty(); }
 };
 
@@ -148,15 +175,17 @@ struct Resume {
   uint32_t snapshot = 0;
   uint32_t n_tokens = 0;
   std::vector<uint32_t> pages;  // shared
+  std::vector<int32_t> tokens;  // all of them where the draws depend on them
 };
 
 struct SequenceOpen {
   uint64_t seq_uid = 0;
   uint32_t slot = 0;
   Sampling sampling;
-  std::vector<int32_t> end_ids;
+  std::vector<int32_t> end_ids;  // not drawn before sampling.min_tokens
   int32_t first_padding_id = 0;
   uint32_t prompt_tokens = 0;
+  std::optional<ThinkingBudget> thinking;
   std::optional<Resume> resume;
   Acceptance acceptance = Acceptance::kRejection;
 };
@@ -180,6 +209,10 @@ struct PlanRow {
   bool sample = false;
   std::vector<int32_t> logprob_targets;  // none, or [i] follows tokens[i] for each token
   bool want_logprob = false;
+  uint32_t top_logprobs = 0;         // beside each drawn token
+  uint32_t target_top_logprobs = 0;  // beside each target
+  // What may be drawn (worker.proto): none, or one for each draw.
+  std::vector<std::string> allow_masks;
   std::vector<SnapshotExport> exports;
   // Speculation. kVerify: the token last drawn and so many drafts of the step before.
   uint32_t draft_tokens = 0;
@@ -254,6 +287,8 @@ struct RowOutcome {
   std::vector<float> target_logprobs;
   std::vector<int32_t> drafts;
   std::string error;  // only this row failed
+  TopLogprobs top;
+  TopLogprobs target_top;
 };
 
 // In rising order of badness: of several ranks the worst counts.
@@ -296,6 +331,8 @@ struct Output {
   std::vector<int32_t> tokens;         // kTokens
   std::vector<float> logprobs;         // kTokens, as tokens
   std::vector<float> prompt_logprobs;  // kTokens: the next piece
+  TopLogprobs top;                     // beside logprobs
+  TopLogprobs prompt_top;              // beside prompt_logprobs
   FinishReason reason = FinishReason::kLength;
   int32_t stop_id = 0;
   uint32_t prompt_tokens = 0;

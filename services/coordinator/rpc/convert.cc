@@ -1,5 +1,8 @@
 #include "services/coordinator/rpc/convert.h"
 
+#include <algorithm>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 
 namespace quartet::coordinator {
@@ -18,7 +21,10 @@ Sampling ToSampling(const v1::SamplingParams& params) {
   sampling.frequency_penalty = params.frequency_penalty();
   sampling.repetition_penalty = params.repetition_penalty() == 0 ? 1 : params.repetition_penalty();
   for (const auto& [id, bias] : params.logit_bias()) sampling.logit_bias.emplace_back(id, bias);
+  // A map comes in any order, and the core's input must not depend on it.
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
   sampling.min_tokens = params.min_tokens();
+  sampling.banned_ids.assign(params.banned_ids().begin(), params.banned_ids().end());
   return sampling;
 }
 
@@ -35,6 +41,31 @@ void ToParams(const Sampling& sampling, v1::SamplingParams* params) {
   params->set_repetition_penalty(sampling.repetition_penalty);
   for (const auto& [id, bias] : sampling.logit_bias) (*params->mutable_logit_bias())[id] = bias;
   params->set_min_tokens(sampling.min_tokens);
+  params->mutable_banned_ids()->Add(sampling.banned_ids.begin(), sampling.banned_ids.end());
+}
+
+ThinkingBudget ToBudget(const v1::ThinkingBudget& from) {
+  return {.max_tokens = from.max_tokens(),
+          .begin_id = from.begin_id(),
+          .end_ids = {from.end_ids().begin(), from.end_ids().end()},
+          .open = from.open()};
+}
+
+void ToProto(const ThinkingBudget& from, v1::ThinkingBudget* to) {
+  to->set_max_tokens(from.max_tokens);
+  to->set_begin_id(from.begin_id);
+  to->mutable_end_ids()->Add(from.end_ids.begin(), from.end_ids.end());
+  to->set_open(from.open);
+}
+
+TopLogprobs ToTop(const v1::TopLogprobs& from) {
+  return {.ids = {from.ids().begin(), from.ids().end()},
+          .logprobs = {from.logprobs().begin(), from.logprobs().end()}};
+}
+
+void ToProto(const TopLogprobs& from, v1::TopLogprobs* to) {
+  to->mutable_ids()->Add(from.ids.begin(), from.ids.end());
+  to->mutable_logprobs()->Add(from.logprobs.begin(), from.logprobs.end());
 }
 
 v1::Row::Kind ToKind(PlanRow::Kind kind) {
@@ -110,7 +141,10 @@ Request ToRequest(const v1::Submit& submit) {
   request.first_padding_id = submit.first_padding_id();
   request.prompt_logprobs = submit.prompt_logprobs();
   request.logprobs = submit.logprobs();
+  request.top_logprobs = submit.top_logprobs();
+  request.prompt_top_logprobs = submit.prompt_top_logprobs();
   request.ignore_eos = submit.ignore_eos();
+  if (submit.has_thinking()) request.thinking = ToBudget(submit.thinking());
   request.fair_key = submit.fair_key();
   request.system_prefix_tokens = submit.system_prefix_tokens();
   request.request_class = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH
@@ -169,7 +203,8 @@ StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank) {
   }
   for (const v1::RowResult& row : result.rows()) {
     answer.rows.push_back({row.seq_uid(), ToVector(row.tokens()), ToVector(row.logprobs()),
-                           ToVector(row.target_logprobs()), ToVector(row.drafts()), row.error()});
+                           ToVector(row.target_logprobs()), ToVector(row.drafts()), row.error(),
+                           ToTop(row.top()), ToTop(row.target_top())});
   }
   for (const v1::CopyResult& copy : result.copies()) answer.copies.push_back(ToOutcome(copy));
   return answer;
@@ -184,11 +219,13 @@ v1::SequenceOpen ToProto(const SequenceOpen& open) {
   message.set_first_padding_id(open.first_padding_id);
   message.set_prompt_tokens(open.prompt_tokens);
   message.set_acceptance(ToProto(open.acceptance));
+  if (open.thinking.has_value()) ToProto(*open.thinking, message.mutable_thinking());
   if (open.resume.has_value()) {
     v1::Resume* resume = message.mutable_resume();
     resume->set_snapshot(open.resume->snapshot);
     resume->set_n_tokens(open.resume->n_tokens);
     resume->mutable_pages()->Add(open.resume->pages.begin(), open.resume->pages.end());
+    resume->mutable_tokens()->Add(open.resume->tokens.begin(), open.resume->tokens.end());
   }
   return message;
 }
@@ -213,6 +250,9 @@ v1::StepPlan ToProto(const StepPlan& plan) {
     out->set_sample(row.sample);
     out->mutable_logprob_targets()->Add(row.logprob_targets.begin(), row.logprob_targets.end());
     out->set_want_logprob(row.want_logprob);
+    out->set_top_logprobs(row.top_logprobs);
+    out->set_target_top_logprobs(row.target_top_logprobs);
+    for (const std::string& mask : row.allow_masks) out->add_allow_masks(mask);
     for (const SnapshotExport& snapshot : row.exports) {
       v1::Export* exported = out->add_exports();
       exported->set_offset(snapshot.offset);
@@ -260,6 +300,8 @@ v1::EngineEvent ToProto(const Output& output) {
     tokens->mutable_logprobs()->Add(output.logprobs.begin(), output.logprobs.end());
     tokens->mutable_prompt_logprobs()->Add(output.prompt_logprobs.begin(),
                                            output.prompt_logprobs.end());
+    if (!output.top.ids.empty()) ToProto(output.top, tokens->mutable_top());
+    if (!output.prompt_top.ids.empty()) ToProto(output.prompt_top, tokens->mutable_prompt_top());
   } else {
     v1::Finished* finished = event.mutable_finished();
     finished->set_reason(ToReason(output.reason));

@@ -12,7 +12,7 @@
 namespace quartet::coordinator {
 namespace {
 
-constexpr std::string_view kMagic = "quartet flight 3\n";
+constexpr std::string_view kMagic = "quartet flight 4\n";
 
 template <typename S, typename T>
 concept Is = std::same_as<std::remove_const_t<S>, T>;
@@ -62,20 +62,34 @@ void Fields(C& code, S& s) {
 template <typename C, Is<Sampling> S>
 void Fields(C& code, S& s) {
   auto& [temperature, top_p, top_k, min_p, seed, seeded, choice, presence_penalty,
-         frequency_penalty, repetition_penalty, logit_bias, min_tokens] = s;
+         frequency_penalty, repetition_penalty, logit_bias, min_tokens, banned_ids] = s;
   code.All(temperature, top_p, top_k, min_p, seed, seeded, choice, presence_penalty,
-           frequency_penalty, repetition_penalty, logit_bias, min_tokens);
+           frequency_penalty, repetition_penalty, logit_bias, min_tokens, banned_ids);
+}
+
+template <typename C, Is<ThinkingBudget> S>
+void Fields(C& code, S& s) {
+  auto& [max_tokens, begin_id, end_ids, open] = s;
+  code.All(max_tokens, begin_id, end_ids, open);
+}
+
+template <typename C, Is<TopLogprobs> S>
+void Fields(C& code, S& s) {
+  auto& [ids, logprobs] = s;
+  code.All(ids, logprobs);
 }
 
 template <typename C, Is<Request> S>
 void Fields(C& code, S& s) {
   auto& [request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
-         prompt_logprobs, logprobs, ignore_eos, fair_key, request_class, first_token_deadline_ms,
-         total_deadline_ms, cache_root, unit_keys, system_prefix_tokens] = s;
+         prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
+         fair_key, request_class, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
+         system_prefix_tokens] = s;
   bool batch = request_class == RequestClass::kBatch;
   code.All(request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
-           prompt_logprobs, logprobs, ignore_eos, fair_key, batch, first_token_deadline_ms,
-           total_deadline_ms, cache_root, unit_keys, system_prefix_tokens);
+           prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
+           fair_key, batch, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
+           system_prefix_tokens);
   if constexpr (!std::is_const_v<S>) {
     request_class = batch ? RequestClass::kBatch : RequestClass::kInteractive;
   }
@@ -83,8 +97,8 @@ void Fields(C& code, S& s) {
 
 template <typename C, Is<RowOutcome> S>
 void Fields(C& code, S& s) {
-  auto& [seq_uid, tokens, logprobs, target_logprobs, drafts, error] = s;
-  code.All(seq_uid, tokens, logprobs, target_logprobs, drafts, error);
+  auto& [seq_uid, tokens, logprobs, target_logprobs, drafts, error, top, target_top] = s;
+  code.All(seq_uid, tokens, logprobs, target_logprobs, drafts, error, top, target_top);
 }
 
 template <typename C, Is<StepOutcome> S>
@@ -223,6 +237,11 @@ class Encoder {
     All(value.first, value.second);
   }
   template <typename T>
+  void Put(const std::optional<T>& value) {
+    Put(value.has_value());
+    if (value.has_value()) Put(*value);
+  }
+  template <typename T>
   requires std::is_class_v<T>
   void Put(const T& value) { Fields(*this, value); }
 
@@ -283,6 +302,13 @@ class Decoder {
     All(value.first, value.second);
   }
   template <typename T>
+  void Get(std::optional<T>& value) {
+    bool has_value = false;
+    Get(has_value);
+    value.reset();
+    if (has_value) Get(value.emplace());
+  }
+  template <typename T>
   requires std::is_class_v<T>
   void Get(T& value) { Fields(*this, value); }
 
@@ -338,7 +364,8 @@ uint64_t PlanFingerprint(const StepPlan& plan) {
   for (const SequenceOpen& open : plan.opens) {
     code.All(open.seq_uid, open.slot, open.prompt_tokens);
     if (open.resume.has_value()) {
-      code.All(open.resume->snapshot, open.resume->n_tokens, open.resume->pages);
+      code.All(open.resume->snapshot, open.resume->n_tokens, open.resume->pages,
+               open.resume->tokens);
     }
   }
   // FNV-1a.
@@ -365,7 +392,7 @@ std::string EncodeFlightHeader(const FlightHeader& header) {
 absl::StatusOr<FlightLog> DecodeFlightLog(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
-        "not a flight recording of this version: it does not begin with 'quartet flight 3'");
+        "not a flight recording of this version: it does not begin with 'quartet flight 4'");
   }
   bytes.remove_prefix(kMagic.size());
   Decoder code(bytes);

@@ -227,6 +227,8 @@ void Auditor::OnTokens(const Output& output, Life& life, TimeUs now) {
     return Violate(absl::StrCat("I4: ", name, " gets ", output.tokens.size(), " tokens, it has ",
                                 life.told, ", by completed steps it should have ", life.due));
   }
+  coordinator::TopLogprobs top;
+  coordinator::TopLogprobs prompt_top;
   for (size_t i = 0; i < output.tokens.size(); ++i) {
     if (life.ending.has_value()) return Violate("I7: " + name + " gets a token after its last");
     const int32_t expected = life.alone.Token(life.known());
@@ -238,6 +240,7 @@ void Auditor::OnTokens(const Output& output, Life& life, TimeUs now) {
     if (life.request.logprobs && (output.logprobs.size() <= i || output.logprobs[i] != logprob)) {
       return Violate("I12: " + name + " gets another log-probability than alone");
     }
+    HashModel::AddTop(life.alone.State(life.known()), life.request.top_logprobs, top);
     ++life.told;
     ++tally_.tokens;
     ++books_.generated_tokens;
@@ -245,11 +248,20 @@ void Auditor::OnTokens(const Output& output, Life& life, TimeUs now) {
   }
   for (const float logprob : output.prompt_logprobs) {
     const uint32_t next = ++life.prompt_logprobs_told;
+    if (next < life.alone.prompt_tokens()) {
+      HashModel::AddTop(life.alone.State(next), life.request.prompt_top_logprobs, prompt_top);
+    }
     if (next >= life.alone.prompt_tokens() ||
         logprob != HashModel::Logprob(life.alone.State(next), life.alone.Token(next))) {
       return Violate(absl::StrCat("I12: ", name, " gets a wrong log-probability of token ", next,
                                   " of its prompt"));
     }
+  }
+  const auto same = [](const coordinator::TopLogprobs& a, const coordinator::TopLogprobs& b) {
+    return a.ids == b.ids && a.logprobs == b.logprobs;
+  };
+  if (!same(output.top, top) || !same(output.prompt_top, prompt_top)) {
+    return Violate("I12: " + name + " gets other likeliest tokens than alone");
   }
   if (output.completion_tokens != life.told) {
     return Violate(absl::StrCat("I7: ", name, " was told ", life.told, " tokens, counted are ",

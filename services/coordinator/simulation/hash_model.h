@@ -50,6 +50,13 @@ struct HashModel {
   static float Logprob(uint64_t state, int32_t token) {
     return -static_cast<float>(Mix(state + static_cast<uint32_t>(token)) % 1000) / 100;
   }
+  // So many "likeliest" ids after `state` go behind what is there; they tell which state it was.
+  static void AddTop(uint64_t state, uint32_t count, coordinator::TopLogprobs& to) {
+    for (uint32_t i = 0; i < count; ++i) {
+      to.ids.push_back(static_cast<int32_t>(i));
+      to.logprobs.push_back(Logprob(state, static_cast<int32_t>(i)));
+    }
+  }
 };
 
 // What one request says when nothing else happens in the world, computed as far as somebody asks.

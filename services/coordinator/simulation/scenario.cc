@@ -187,6 +187,12 @@ class RandomClients {
     request.logprobs = random_.Permille(250);
     request.prompt_logprobs = random_.Permille(200);
     request.ignore_eos = random_.Permille(200);
+    // By the seed, so that the rest of a scenario is what it was without them.
+    if (request.logprobs) request.top_logprobs = request.sampling.seed % 3;
+    if (request.prompt_logprobs) request.prompt_top_logprobs = request.sampling.seed / 4 % 3;
+    if (request.sampling.seed % 8 == 0) request.sampling.repetition_penalty = 1.5f;
+    if (request.sampling.seed % 16 == 1) request.sampling.frequency_penalty = 0.5f;
+    if (request.sampling.seed % 16 == 2) request.thinking = {.max_tokens = 9, .end_ids = {7}};
     if (random_.Permille(100)) {
       request.first_padding_id = static_cast<int32_t>(config_.vocab_size - random_.Below(8));
     }

@@ -61,7 +61,16 @@ void SimWorker::Open(const coordinator::SequenceOpen& open) {
   sequence.uid = open.seq_uid;
   sequence.sampling = open.sampling;
   sequence.first_padding_id = open.first_padding_id;
-  if (open.resume.has_value()) Resume(*open.resume, sequence);
+  if (!open.resume.has_value()) return;
+  Resume(*open.resume, sequence);
+  const std::vector<int32_t>& tokens = open.resume->tokens;
+  if (tokens.empty() && !open.sampling.penalises() && !open.thinking.has_value()) return;
+  uint64_t state = HashModel::kEmptyState;
+  for (const int32_t token : tokens) state = HashModel::Absorb(state, token);
+  if (tokens.size() != open.resume->n_tokens || state != sequence.state) {
+    Breach(absl::StrCat("sequence ", sequence.uid, " begins at ", open.resume->n_tokens,
+                        " with the ids of other tokens, ", tokens.size(), " of them"));
+  }
 }
 
 void SimWorker::Resume(const coordinator::Resume& resume, Sequence& sequence) {
@@ -303,6 +312,8 @@ RowOutcome SimWorker::Run(const PlanRow& row) {
     outcome.logprobs.clear();
     outcome.target_logprobs.clear();
     outcome.drafts.clear();
+    outcome.top = {};
+    outcome.target_top = {};
     outcome.error = absl::StrCat("no finite logit behind position ", sequence.absorbed - 1);
   }
   return outcome;
@@ -319,6 +330,7 @@ void SimWorker::Absorb(const PlanRow& row, Sequence& sequence, RowOutcome& outco
     }
     if (!row.logprob_targets.empty()) {
       outcome.target_logprobs.push_back(HashModel::Logprob(sequence.state, row.logprob_targets[i]));
+      HashModel::AddTop(sequence.state, row.target_top_logprobs, outcome.target_top);
     }
   }
   sequence.absorbed += row.n_tokens;
@@ -358,7 +370,9 @@ void SimWorker::Draw(const PlanRow& row, uint64_t state, uint32_t position, Sequ
   sequence.last_token = token;
   if (sequence.failed) return;
   outcome.tokens.push_back(token);
-  if (row.want_logprob) outcome.logprobs.push_back(HashModel::Logprob(state, token));
+  if (!row.want_logprob) return;
+  outcome.logprobs.push_back(HashModel::Logprob(state, token));
+  HashModel::AddTop(state, row.top_logprobs, outcome.top);
 }
 
 // `state`: before the token that was drawn last.

@@ -27,6 +27,8 @@ class CoreHarness {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
     std::vector<float> prompt_logprobs;
+    TopLogprobs top;
+    TopLogprobs prompt_top;
     std::optional<Output> first_token;
     std::vector<Output> terminals;
   };
@@ -180,6 +182,8 @@ class CoreHarness {
           to.logprobs.insert(to.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
           to.prompt_logprobs.insert(to.prompt_logprobs.end(), output.prompt_logprobs.begin(),
                                     output.prompt_logprobs.end());
+          Append(output.top, to.top);
+          Append(output.prompt_top, to.prompt_top);
           break;
         default:
           to.terminals.push_back(output);
@@ -187,6 +191,11 @@ class CoreHarness {
     }
     EXPECT_EQ(core.CheckInvariants(), "");
     EXPECT_EQ(core.CheckIndex(), "");
+  }
+
+  static void Append(const TopLogprobs& from, TopLogprobs& to) {
+    to.ids.insert(to.ids.end(), from.ids.begin(), from.ids.end());
+    to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
   }
 
   // What this request says when it is alone.

@@ -590,6 +590,26 @@ INSTANTIATE_TEST_SUITE_P(
         Invalid{"TemperatureNan", [](Request& r) { r.sampling.temperature = NAN; }, "temperature"},
         Invalid{"TopP", [](Request& r) { r.sampling.top_p = 1.5; }, "top_p"},
         Invalid{"MinP", [](Request& r) { r.sampling.min_p = NAN; }, "min_p"},
+        Invalid{"Presence", [](Request& r) { r.sampling.presence_penalty = 2.5; },
+                "presence_penalty is 2.5"},
+        Invalid{"Frequency", [](Request& r) { r.sampling.frequency_penalty = NAN; },
+                "frequency_penalty"},
+        Invalid{"Repetition", [](Request& r) { r.sampling.repetition_penalty = 0; },
+                "repetition_penalty is 0"},
+        Invalid{"BiasId",
+                [](Request& r) {
+                  r.sampling.logit_bias = {{1000, 1.0f}};
+                },
+                "logit_bias contains 1000; ids are 0 to 999"},
+        Invalid{"Bias",
+                [](Request& r) {
+                  r.sampling.logit_bias = {{1, 101.0f}};
+                },
+                "logit_bias is 101"},
+        Invalid{"Banned", [](Request& r) { r.sampling.banned_ids = {-1}; },
+                "banned_ids contains -1"},
+        Invalid{"TopLogprobs", [](Request& r) { r.top_logprobs = 21; }, "top_logprobs is 21"},
+        Invalid{"Thinking", [](Request& r) { r.thinking.emplace(); }, "thinking.end_ids is empty"},
         Invalid{"TopK", [](Request& r) { r.sampling.top_k = -2; }, "top_k is -2"}),
     [](const auto& info) { return info.param.name; });
 

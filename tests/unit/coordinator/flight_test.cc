@@ -125,7 +125,8 @@ TEST(FlightLog, EveryFieldOfAnEventIsReadAsItWasWritten) {
                       .frequency_penalty = 2,
                       .repetition_penalty = 1.5f,
                       .logit_bias = {{5, -2.5f}, {INT32_MIN, 0}},
-                      .min_tokens = 9};
+                      .min_tokens = 9,
+                      .banned_ids = {3, 1}};
   request.max_tokens = 12;
   request.end_ids = {1};
   request.stop_ids = {2, 3};
@@ -208,7 +209,7 @@ TEST(FlightLog, CutOrForeignFilesAreRefused) {
     EXPECT_FALSE(DecodeFlightLog(bytes.substr(0, size)).ok()) << size;
   }
   EXPECT_THAT(std::string(DecodeFlightLog("{}").status().message()),
-              HasSubstr("does not begin with 'quartet flight 3'"));
+              HasSubstr("does not begin with 'quartet flight 4'"));
   EXPECT_THAT(std::string(DecodeFlightLog(bytes + "\x7f").status().message()),
               HasSubstr("is broken at byte"));
   EXPECT_THAT(

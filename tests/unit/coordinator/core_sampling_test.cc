@@ -1,0 +1,143 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "services/coordinator/core/plan_hash.h"
+#include "tests/unit/coordinator/cache_requests.h"
+#include "tests/unit/coordinator/core_harness.h"
+
+// What the workers are told about how tokens are drawn, and what comes back beside them.
+
+namespace quartet::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// The opens of all plans until nothing is left to do.
+std::vector<SequenceOpen> Opens(CoreHarness& harness) {
+  std::vector<SequenceOpen> opens;
+  while (const std::optional<StepPlan> plan = harness.Step()) {
+    opens.insert(opens.end(), plan->opens.begin(), plan->opens.end());
+  }
+  return opens;
+}
+
+TEST(CoreSampling, EndAndStopIdsAreBannedBeforeMinTokens) {
+  CoreHarness harness(CoreHarness::Config());
+  Request request = CoreHarness::Ask(10, 5);
+  request.end_ids = {900};
+  request.stop_ids = {901};
+  harness.MustSubmit(request);
+  request.sampling.min_tokens = 3;
+  harness.MustSubmit(request);
+  request.ignore_eos = true;
+  harness.MustSubmit(request);
+  const std::vector<SequenceOpen> opens = Opens(harness);
+  ASSERT_THAT(opens, SizeIs(3));
+  EXPECT_THAT(opens[0].end_ids, IsEmpty());
+  EXPECT_THAT(opens[1].end_ids, ElementsAre(901, 900));
+  EXPECT_THAT(opens[2].end_ids, ElementsAre(901));
+}
+
+TEST(CoreSampling, WhoBeginsBehindAPrefixIsToldItsTokensIfDrawsDependOnThem) {
+  const std::vector<int32_t> prompt = Prompt(0, 1000, 1);
+  for (const bool penalises : {false, true}) {
+    for (const bool thinks : {false, true}) {
+      CoreHarness harness(CacheConfig());
+      Request request = Ask(prompt, 5);
+      if (penalises) request.sampling.repetition_penalty = 1.2f;
+      if (thinks) request.thinking = ThinkingBudget{.max_tokens = 3, .end_ids = {4}};
+      harness.MustSubmit(request);
+      std::vector<SequenceOpen> opens = Opens(harness);
+      ASSERT_THAT(opens, SizeIs(1));
+      EXPECT_FALSE(opens[0].resume.has_value());
+      harness.MustSubmit(request);
+      opens = Opens(harness);
+      ASSERT_THAT(opens, SizeIs(1));
+      ASSERT_TRUE(opens[0].resume.has_value());
+      EXPECT_EQ(opens[0].resume->n_tokens, 768u);
+      EXPECT_EQ(opens[0].thinking.has_value(), thinks);
+      if (penalises || thinks) {
+        EXPECT_EQ(opens[0].resume->tokens,
+                  std::vector<int32_t>(prompt.begin(), prompt.begin() + 768));
+      } else {
+        EXPECT_THAT(opens[0].resume->tokens, IsEmpty());
+      }
+    }
+  }
+}
+
+TEST(CoreSampling, TheLikeliestIdsComeBesideWhatWasAskedForAndNoFurther) {
+  // The answer ends inside a window.
+  CoreConfig config = CoreHarness::Config();
+  config.num_speculative_tokens = 3;
+  config.prefill_chunk = 64;
+  CoreHarness harness(config, std::nullopt, quartet::testing::HashChainDrafts(100));
+  Request request = CoreHarness::Ask(200, 6);
+  request.logprobs = request.prompt_logprobs = true;
+  request.top_logprobs = 2;
+  request.prompt_top_logprobs = 3;
+  const uint64_t id = harness.MustSubmit(request);
+  const uint64_t other = harness.MustSubmit(CoreHarness::Ask(50, 6, 4));
+  harness.RunAll();
+
+  const CoreHarness::Told& told = harness.told[id];
+  std::vector<int32_t> text = request.prompt_ids;
+  text.insert(text.end(), told.tokens.begin(), told.tokens.end());
+  TopLogprobs top, prompt_top;
+  uint64_t state = 1;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    state = quartet::testing::HashChainAbsorb(state, text[i]);
+    const bool prompt = i + 1 < request.prompt_ids.size();
+    TopLogprobs& to = prompt ? prompt_top : top;
+    for (int32_t likely = 0; likely < (prompt ? 3 : 2); ++likely) {
+      to.ids.push_back(likely);
+      to.logprobs.push_back(quartet::testing::HashChainLogprob(state, likely));
+    }
+  }
+  EXPECT_EQ(told.top.ids, top.ids);
+  EXPECT_EQ(told.top.logprobs, top.logprobs);
+  EXPECT_EQ(told.prompt_top.ids, prompt_top.ids);
+  EXPECT_EQ(told.prompt_top.logprobs, prompt_top.logprobs);
+  EXPECT_THAT(harness.told[other].top.ids, IsEmpty());
+}
+
+TEST(CoreSampling, AResultWithoutTheLikeliestIdsThatWereAskedForFailsItsRequest) {
+  Core core(CoreHarness::Config());
+  Request request = CoreHarness::Ask(10, 5);
+  request.logprobs = true;
+  request.top_logprobs = 2;
+  const uint64_t id = core.OnSubmit(request, 0).id;
+  const std::optional<StepPlan> plan = core.PlanStep(1);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->rows[0].top_logprobs, 2u);
+  StepOutcome outcome{.epoch = plan->epoch, .step_id = plan->step_id};
+  outcome.rows.push_back({.seq_uid = plan->rows[0].seq_uid, .tokens = {5}, .logprobs = {-1.0f}});
+  outcome.rows[0].top = {.ids = {5}, .logprobs = {-1.0f}};
+  core.OnStepResult(outcome, 2);
+  const std::vector<Output> outputs = core.TakeOutputs();
+  EXPECT_EQ(outputs.back().id, id);
+  EXPECT_EQ(outputs.back().kind, Output::Kind::kFailed);
+  EXPECT_THAT(outputs.back().message, ::testing::HasSubstr("1 likeliest tokens, not 2"));
+}
+
+TEST(PlanHash, CoversWhatIsDrawnAndTold) {
+  StepPlan plan;
+  plan.rows.emplace_back();
+  std::vector<uint64_t> hashes = {PlanHash(plan)};
+  plan.rows[0].top_logprobs = 1;
+  hashes.push_back(PlanHash(plan));
+  plan.rows[0].target_top_logprobs = 1;
+  hashes.push_back(PlanHash(plan));
+  for (const char* mask : {"", "a", "a\n", "abcdefgh", "abcdefghi"}) {
+    plan.rows[0].allow_masks = {mask};
+    hashes.push_back(PlanHash(plan));
+  }
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end());
+}
+
+}  // namespace
+}  // namespace quartet::coordinator
