@@ -225,6 +225,15 @@ std::string Core::RowError(const Sequence& sequence, const InFlightRow& row,
            " log-probabilities and " + Num(outcome->target_logprobs.size()) + " of " +
            Num(row.n_targets) + " target log-probabilities for this sequence";
   }
+  const auto fits = [](const TopLogprobs& top, size_t count) {
+    return top.ids.size() == count && top.logprobs.size() == count;
+  };
+  if (!fits(outcome->top, drawn * row.top) ||
+      !fits(outcome->target_top, size_t{row.n_targets} * row.target_top)) {
+    return "the workers' result has " + Num(outcome->top.ids.size()) + " likeliest tokens, not " +
+           Num(drawn * row.top) + ", or " + Num(outcome->target_top.ids.size()) +
+           " beside targets, not " + Num(size_t{row.n_targets} * row.target_top);
+  }
   for (int32_t token : outcome->tokens) {
     if (token >= 0 && static_cast<uint32_t>(token) < config_.vocab_size) continue;
     return "the workers drew token " + std::to_string(token) + "; ids are 0 to " +
