@@ -216,6 +216,25 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     seen.min_p = submit.sampling().min_p();
     seen.top_k = submit.sampling().top_k();
     seen.seed = submit.sampling().seed();
+    seen.choice = submit.sampling().choice();
+    seen.presence_penalty = submit.sampling().presence_penalty();
+    seen.frequency_penalty = submit.sampling().frequency_penalty();
+    seen.repetition_penalty = submit.sampling().repetition_penalty();
+    seen.min_tokens = submit.sampling().min_tokens();
+    seen.logit_bias = {submit.sampling().logit_bias().begin(),
+                       submit.sampling().logit_bias().end()};
+    seen.banned_ids = {submit.sampling().banned_ids().begin(),
+                       submit.sampling().banned_ids().end()};
+    seen.logprobs = submit.logprobs();
+    seen.top_logprobs = submit.top_logprobs();
+    seen.prompt_logprobs = submit.prompt_logprobs();
+    seen.prompt_top_logprobs = submit.prompt_top_logprobs();
+    if (submit.has_thinking()) {
+      seen.thinking_tokens = submit.thinking().max_tokens();
+      seen.thinking_open = submit.thinking().open();
+      seen.thinking_end_ids = {submit.thinking().end_ids().begin(),
+                               submit.thinking().end_ids().end()};
+    }
     seen.cache_salt = submit.cache_salt();
     seen.fair_key = submit.fair_key();
     seen.batch = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH;
@@ -252,6 +271,7 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     admitted.mutable_admitted()->set_cached_tokens(script.cached_tokens);
     if (!stream->Write(admitted)) return Gone();
 
+    if (seen->prompt_logprobs && !TellPrompt(*seen, stream)) return Gone();
     uint32_t sent = 0;
     v1::Finished finished;
     finished.set_reason(v1::Finished::REASON_END_TOKEN);
@@ -269,6 +289,10 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       }
       const int32_t id = script.ids[i % script.ids.size()];
       event.mutable_tokens()->add_ids(id);
+      if (seen->logprobs) {
+        event.mutable_tokens()->add_logprobs(ScriptedLogprob(i));
+        AddTop(id, seen->top_logprobs, ScriptedLogprob(i), event.mutable_tokens()->mutable_top());
+      }
       ++sent;
       const bool ends = !seen->ignore_eos && Holds(seen->end_ids, id);
       const bool stops = Holds(seen->stop_ids, id);
@@ -306,6 +330,28 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     *last.mutable_finished() = finished;
     stream->Write(last);
     return grpc::Status::OK;
+  }
+
+  static void AddTop(int32_t id, uint32_t count, float logprob, v1::TopLogprobs* to) {
+    for (uint32_t i = 1; i <= count; ++i) {
+      to->add_ids(id + static_cast<int32_t>(i));
+      to->add_logprobs(logprob - 0.5f * static_cast<float>(i));
+    }
+  }
+
+  // In two pieces.
+  static bool TellPrompt(const SeenSequence& seen, Stream* stream) {
+    v1::EngineEvent pieces[2];
+    for (size_t i = 1; i < seen.prompt_ids.size(); ++i) {
+      v1::Tokens* tokens = pieces[2 * i < seen.prompt_ids.size() ? 0 : 1].mutable_tokens();
+      tokens->add_prompt_logprobs(ScriptedLogprob(i));
+      AddTop(seen.prompt_ids[i], seen.prompt_top_logprobs, ScriptedLogprob(i),
+             tokens->mutable_prompt_top());
+    }
+    for (const v1::EngineEvent& piece : pieces) {
+      if (piece.has_tokens() && !stream->Write(piece)) return false;
+    }
+    return true;
   }
 
   bool Flush(Stream* stream, v1::EngineEvent* event, SeenSequence* seen) {

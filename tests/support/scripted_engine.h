@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,20 @@ struct SeenSequence {
   float min_p = 0;
   int32_t top_k = 0;
   uint64_t seed = 0;
+  uint32_t choice = 0;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 0;
+  uint32_t min_tokens = 0;
+  std::map<int32_t, float> logit_bias;
+  std::vector<int32_t> banned_ids;
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;
+  bool prompt_logprobs = false;
+  uint32_t prompt_top_logprobs = 0;
+  std::optional<uint32_t> thinking_tokens;
+  bool thinking_open = false;
+  std::vector<int32_t> thinking_end_ids;
   std::string cache_salt;
   uint64_t fair_key = 0;
   bool batch = false;
@@ -42,6 +57,12 @@ struct SeenSequence {
   bool cancelled = false;  // by the gateway, before the end
   bool ended = false;
 };
+
+// The log-probability that the engine tells of any token at a place of prompt or output, from 0.
+inline float ScriptedLogprob(size_t place) {
+  return -0.25f * static_cast<float>(place);
+}
+// The likeliest ids beside a token are those above it, each half less likely than the one before.
 
 // How a sequence is answered. Like a coordinator, the engine ends it at an end id, a stop id or
 // max_tokens.

@@ -61,15 +61,20 @@ std::string UsageJson(const ChoiceUsage& usage) {
 }
 
 AnswerWriter::AnswerWriter(AnswerHead head, AnswerStyle style, size_t choices)
-    : head_(std::move(head)), style_(style), usage_(choices), collected_(choices) {}
+    : head_(std::move(head)),
+      style_(style),
+      usage_(choices),
+      completion_logprobs_(choices),
+      collected_(choices) {}
 
 ChoiceUsage AnswerWriter::TotalUsage() const {
   ChoiceUsage total;
-  for (const ChoiceUsage& usage : usage_) {
-    total.prompt_tokens += usage.prompt_tokens;
-    total.completion_tokens += usage.completion_tokens;
-    total.reasoning_tokens += usage.reasoning_tokens;
-    total.cached_tokens += usage.cached_tokens;
+  for (size_t i = 0; i < usage_.size(); ++i) {
+    total.completion_tokens += usage_[i].completion_tokens;
+    total.reasoning_tokens += usage_[i].reasoning_tokens;
+    if (i % style_.choices_per_prompt != 0) continue;
+    total.prompt_tokens += usage_[i].prompt_tokens;
+    total.cached_tokens += usage_[i].cached_tokens;
   }
   return total;
 }
@@ -85,18 +90,16 @@ std::string AnswerWriter::Open(std::string_view object) const {
   return out;
 }
 
-std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta,
-                                const std::vector<int32_t>* ids,
-                                const std::vector<int32_t>* prompt_ids,
+std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta, const Tokens& tokens,
                                 const ChoiceFinish* finish) const {
   std::string out = Open(style_.chat ? "chat.completion.chunk" : "text_completion");
   absl::StrAppend(&out, ",\"choices\":[{\"index\":", choice, ",",
                   style_.chat ? "\"delta\":" : "\"text\":", std::string(delta),
-                  ",\"logprobs\":null");
+                  ",\"logprobs\":", tokens.logprobs.empty() ? "null" : tokens.logprobs);
   AppendFinish(finish, &out);
   if (style_.return_token_ids) {
-    if (prompt_ids) AppendIds("prompt_token_ids", *prompt_ids, &out);
-    if (ids) AppendIds("token_ids", *ids, &out);
+    if (tokens.prompt_ids) AppendIds("prompt_token_ids", *tokens.prompt_ids, &out);
+    if (tokens.ids) AppendIds("token_ids", *tokens.ids, &out);
   }
   out += "}]";
   if (style_.continuous_usage_stats) {
@@ -110,11 +113,11 @@ std::string AnswerWriter::Chunk(uint32_t choice, std::string_view delta,
 
 std::string AnswerWriter::FirstChunk(uint32_t choice, const std::string* echo_text,
                                      const std::vector<int32_t>* prompt_ids) const {
-  if (style_.chat)
-    return Chunk(choice, R"({"role":"assistant","content":""})", nullptr, prompt_ids, nullptr);
+  const Tokens tokens{.prompt_ids = prompt_ids};
+  if (style_.chat) return Chunk(choice, R"({"role":"assistant","content":""})", tokens, nullptr);
   std::string text;
   AppendJsonString(echo_text ? *echo_text : std::string(), &text);
-  return Chunk(choice, text, nullptr, prompt_ids, nullptr);
+  return Chunk(choice, text, tokens, nullptr);
 }
 
 std::string AnswerWriter::Delta(const text::TextPiece& piece) const {
@@ -152,20 +155,28 @@ std::string AnswerWriter::Delta(const text::TextPiece& piece) const {
 std::vector<std::string> AnswerWriter::Chunks(const ChoiceUpdate& update) {
   NoteUsage(update.choice, update.usage);
   std::vector<std::string> chunks;
-  const std::vector<int32_t>* ids = update.ids.empty() ? nullptr : &update.ids;
+  Tokens tokens;
+  if (style_.return_token_ids && !update.ids.empty()) tokens.ids = &update.ids;
+  if (style_.logprobs && !update.scored.empty()) {
+    if (style_.chat) {
+      AppendChatLogprobs(update.scored, &tokens.logprobs);
+    } else {
+      completion_logprobs_[update.choice].Append(update.scored, &tokens.logprobs);
+    }
+  }
   for (const text::TextPiece& piece : update.pieces) {
     const std::string delta = Delta(piece);
     if (delta.empty()) continue;
-    // The ids go with the first piece of the text that was made from them.
-    chunks.push_back(Chunk(update.choice, delta, std::exchange(ids, nullptr), nullptr, nullptr));
+    // What is told of the tokens goes with the first piece of the text that was made from them.
+    chunks.push_back(Chunk(update.choice, delta, std::exchange(tokens, {}), nullptr));
   }
   const std::string_view nothing = style_.chat ? "{}" : "\"\"";
   if (update.finish) {
-    chunks.push_back(
-        Chunk(update.choice, nothing, std::exchange(ids, nullptr), nullptr, &*update.finish));
+    chunks.push_back(Chunk(update.choice, nothing, std::exchange(tokens, {}), &*update.finish));
   }
-  if (ids && style_.return_token_ids)
-    chunks.push_back(Chunk(update.choice, nothing, ids, nullptr, nullptr));
+  if (tokens.ids || !tokens.logprobs.empty()) {
+    chunks.push_back(Chunk(update.choice, nothing, tokens, nullptr));
+  }
   return chunks;
 }
 
@@ -197,7 +208,26 @@ void AnswerWriter::Collect(const ChoiceUpdate& update) {
   }
   if (style_.return_token_ids)
     collected.ids.insert(collected.ids.end(), update.ids.begin(), update.ids.end());
+  const auto keep = [](const std::vector<ScoredToken>& from, std::vector<ScoredToken>& to) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  keep(update.scored_prompt, collected.prompt);
+  keep(update.scored, collected.output);
   if (update.finish) collected.finish = *update.finish;
+}
+
+void AnswerWriter::AppendLogprobs(const Collected& collected, std::string* out) const {
+  *out += ",\"logprobs\":";
+  if (!style_.logprobs) {
+    *out += "null";
+  } else if (style_.chat) {
+    AppendChatLogprobs(collected.output, out);
+  } else {
+    std::vector<ScoredToken> tokens;
+    if (style_.echo) tokens = collected.prompt;
+    tokens.insert(tokens.end(), collected.output.begin(), collected.output.end());
+    CompletionLogprobs().Append(tokens, out);
+  }
 }
 
 void AnswerWriter::AppendMessage(const Collected& collected, std::string* out) const {
@@ -240,15 +270,24 @@ std::string AnswerWriter::Whole(const std::vector<std::string>& echo_texts,
       AppendJsonString(
           i < echo_texts.size() ? echo_texts[i] + collected.content : collected.content, &out);
     }
-    out += ",\"logprobs\":null";
+    AppendLogprobs(collected, &out);
     AppendFinish(&collected.finish, &out);
+    if (style_.prompt_logprobs && !style_.chat) {
+      out += ",\"prompt_logprobs\":";
+      AppendPromptLogprobs(collected.prompt, &out);
+    }
     if (style_.return_token_ids) {
       if (i < prompt_ids.size()) AppendIds("prompt_token_ids", prompt_ids[i], &out);
       AppendIds("token_ids", collected.ids, &out);
     }
     out += '}';
   }
-  absl::StrAppend(&out, "],\"usage\":", UsageJson(TotalUsage()), "}");
+  out += ']';
+  if (style_.prompt_logprobs && style_.chat) {
+    out += ",\"prompt_logprobs\":";
+    AppendPromptLogprobs(collected_[0].prompt, &out);
+  }
+  absl::StrAppend(&out, ",\"usage\":", UsageJson(TotalUsage()), "}");
   return out;
 }
 

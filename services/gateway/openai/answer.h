@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "services/gateway/openai/logprobs.h"
 #include "services/gateway/openai/prepare.h"
 #include "services/gateway/routing/generation.h"
 
@@ -37,7 +38,7 @@ class AnswerWriter {
   std::string Whole(const std::vector<std::string>& echo_texts,
                     const std::vector<std::vector<int32_t>>& prompt_ids) const;
 
-  // Usage of all choices; a prompt counts once for each.
+  // Usage of all choices; a prompt counts once, however many choices it has.
   void NoteUsage(uint32_t choice, const ChoiceUsage& usage) { usage_[choice] = usage; }
   ChoiceUsage TotalUsage() const;
 
@@ -52,18 +53,28 @@ class AnswerWriter {
     std::string reasoning;
     std::vector<Call> calls;
     std::vector<int32_t> ids;
+    std::vector<ScoredToken> prompt;  // with log-probabilities of either
+    std::vector<ScoredToken> output;
     ChoiceFinish finish;
   };
-  std::string Chunk(uint32_t choice, std::string_view delta, const std::vector<int32_t>* ids,
-                    const std::vector<int32_t>* prompt_ids, const ChoiceFinish* finish) const;
+  // What a piece of a stream tells of the tokens that it was made from.
+  struct Tokens {
+    const std::vector<int32_t>* ids = nullptr;
+    const std::vector<int32_t>* prompt_ids = nullptr;
+    std::string logprobs;  // JSON; empty for null
+  };
+  std::string Chunk(uint32_t choice, std::string_view delta, const Tokens& tokens,
+                    const ChoiceFinish* finish) const;
   std::string Open(std::string_view object) const;
   // Empty if there is nothing to show.
   std::string Delta(const text::TextPiece& piece) const;
   void AppendMessage(const Collected& collected, std::string* out) const;
+  void AppendLogprobs(const Collected& collected, std::string* out) const;
 
   const AnswerHead head_;
   const AnswerStyle style_;
   std::vector<ChoiceUsage> usage_;
+  std::vector<CompletionLogprobs> completion_logprobs_;  // of streams
   std::vector<Collected> collected_;
 };
 

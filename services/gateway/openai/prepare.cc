@@ -1,6 +1,7 @@
 #include "services/gateway/openai/prepare.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "services/gateway/text/chat_prompt.h"
 #include "services/gateway/text/detokenizer.h"
 #include "services/gateway/text/json.h"
+#include "services/gateway/text/tags.h"
 #include "services/gateway/text/tool_schema.h"
 
 namespace quartet::gateway {
@@ -55,9 +57,11 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   plan.output.text = {.stop = fields.stop,
                       .include_stop_string = fields.include_stop_str_in_output};
   plan.output.stop_ids = fields.stop_token_ids;
+  plan.output.min_tokens = fields.min_tokens;
   if (!fields.ignore_eos) plan.output.end_ids = context.model->defaults.end.ids;
   plan.stop_ids = fields.stop_token_ids;
   plan.ignore_eos = fields.ignore_eos;
+  plan.logprobs = fields.logprobs;
   plan.cache_salt = fields.cache_salt;
   if (plan.cache_salt.empty() && !context.share_cache_between_keys) {
     plan.cache_salt = SaltOfKey(context.authorization);
@@ -71,6 +75,40 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   out->style.include_usage = fields.include_usage;
   out->style.continuous_usage_stats = fields.continuous_usage_stats;
   out->style.return_token_ids = fields.return_token_ids;
+  out->style.logprobs = fields.logprobs.output;
+  out->style.prompt_logprobs = fields.prompt_logprobs;
+  out->style.choices_per_prompt = fields.n;
+}
+
+// The id of a tag that is a token of its own.
+std::optional<int32_t> TagId(const text::Tokenizer& tokenizer, std::string_view tag) {
+  const std::optional<int32_t> id = tokenizer.TokenId(tag);
+  return id && tokenizer.IsAdded(*id) ? id : std::nullopt;
+}
+
+std::optional<ApiError> SetThinkingBudget(uint32_t max_tokens, const text::Tokenizer& tokenizer,
+                                          GenerationPlan* plan) {
+  const std::optional<int32_t> close = TagId(tokenizer, text::kThinkClose);
+  if (!close) {
+    return ApiError{.message = "thinking_token_budget: the model has no token that ends reasoning",
+                    .param = "thinking_token_budget",
+                    .code = "unsupported_parameter"};
+  }
+  ThinkingBudget& budget = plan->thinking.emplace();
+  budget.max_tokens = max_tokens;
+  budget.begin_id = TagId(tokenizer, text::kThinkOpen).value_or(-1);
+  budget.end_ids.push_back(*close);
+  const std::optional<int32_t> call = TagId(tokenizer, text::kCallOpen);
+  if (plan->output.text.tools && call) budget.end_ids.push_back(*call);
+  return std::nullopt;
+}
+
+// One more choice for each of a prompt's n.
+void AddChoices(ChoicePlan choice, uint32_t n, GenerationPlan* plan) {
+  for (uint32_t i = 0; i < n; ++i) {
+    choice.choice = i;
+    plan->choices.push_back(choice);
+  }
 }
 
 }  // namespace
@@ -145,12 +183,22 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
   out.style.chat = true;
   out.style.include_reasoning = fields.include_reasoning;
   out.plan.output.text = ChatTextOptions(value, fields, prompt.opens_think);
-  if (fields.return_token_ids) out.prompt_ids.push_back(prompt.ids);
+  if (fields.no_tool_calls) {
+    const std::optional<int32_t> call = TagId(*context.model->tokenizer, text::kCallOpen);
+    if (call) out.plan.sampling.banned_ids.push_back(*call);
+  }
+  if (fields.thinking_token_budget) {
+    auto error =
+        SetThinkingBudget(*fields.thinking_token_budget, *context.model->tokenizer, &out.plan);
+    if (error) return *std::move(error);
+  }
+  if (fields.return_token_ids) out.prompt_ids.assign(fields.n, prompt.ids);
   const auto room = static_cast<uint32_t>(context.max_model_len - prompt.ids.size());
-  out.plan.choices.push_back({.prompt_ids = std::move(prompt.ids),
-                              .max_tokens = wanted > 0 ? static_cast<uint32_t>(wanted) : room,
-                              .opens_think = prompt.opens_think,
-                              .system_tokens = prompt.system_tokens});
+  AddChoices({.prompt_ids = std::move(prompt.ids),
+              .max_tokens = wanted > 0 ? static_cast<uint32_t>(wanted) : room,
+              .opens_think = prompt.opens_think,
+              .system_tokens = prompt.system_tokens},
+             fields.n, &out.plan);
   return out;
 }
 
@@ -193,26 +241,29 @@ std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields
             .param = name};
       }
       ids = *std::move(encoded);
-      if (fields.echo) out.echo_texts.push_back(std::move(*text));
+      if (fields.echo) out.echo_texts.insert(out.echo_texts.end(), fields.n, *text);
     } else {
       ids = std::move(std::get<std::vector<int32_t>>(fields.prompts[i]));
       if (fields.echo) {
-        out.echo_texts.push_back(
+        out.echo_texts.insert(
+            out.echo_texts.end(), fields.n,
             text::Decode(tokenizer, ids, {.skip_special_tokens = fields.skip_special_tokens}));
       }
     }
     if (ids.empty())
       return ApiError{.message = absl::StrCat(name, ": must not be empty"), .param = name};
     const auto wanted = static_cast<uint64_t>(fields.max_tokens.value_or(0));
-    const uint64_t needed = fields.max_tokens ? wanted : 1;
+    // A token is drawn, and dropped, where only the prompt is looked at.
+    const uint64_t needed =
+        fields.max_tokens && !fields.logprobs.prompt ? wanted : std::max<uint64_t>(1, wanted);
     if (ids.size() + needed > context.max_model_len) {
       return ContextLengthError(name, ids.size(), wanted, context.max_model_len);
     }
     const uint64_t room = context.max_model_len - ids.size();
     const uint64_t tokens = fields.max_tokens ? wanted : std::min<uint64_t>(room, tokens_default);
-    if (fields.return_token_ids) out.prompt_ids.push_back(ids);
-    out.plan.choices.push_back(
-        {.prompt_ids = std::move(ids), .max_tokens = static_cast<uint32_t>(tokens)});
+    if (fields.return_token_ids) out.prompt_ids.insert(out.prompt_ids.end(), fields.n, ids);
+    AddChoices({.prompt_ids = std::move(ids), .max_tokens = static_cast<uint32_t>(tokens)},
+               fields.n, &out.plan);
   }
   return out;
 }

@@ -24,6 +24,9 @@ struct AnswerStyle {
   bool return_token_ids = false;
   bool include_reasoning = true;
   bool echo = false;
+  bool logprobs = false;
+  bool prompt_logprobs = false;
+  uint32_t choices_per_prompt = 1;
 };
 
 struct Prepared {

@@ -13,6 +13,9 @@ using text::Value;
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr size_t kUserBytesMax = 512;
+constexpr size_t kLogitBiasMax = 1024;
+constexpr double kRepetitionPenaltyMax = 1e6;
+constexpr int64_t kTopLogprobsMax = 20;
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
 void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error) {
@@ -24,24 +27,6 @@ void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiEr
                                             limits.served_model_name, "'"),
                     .param = "model",
                     .code = "model_not_found"};
-}
-
-// Numbers that change nothing at `neutral`; anything else would need what is not there yet.
-void RefuseNumber(Fields& fields, std::string_view name, double min, double max, double neutral) {
-  const std::optional<double> value = fields.Number(name, min, max);
-  if (value && *value != neutral) {
-    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral),
-                kUnsupported);
-  }
-}
-
-void RefuseInteger(Fields& fields, std::string_view name, int64_t min, int64_t max,
-                   int64_t neutral) {
-  const std::optional<int64_t> value = fields.Integer(name, min, max);
-  if (value && *value != neutral) {
-    fields.Fail(name, absl::StrCat("is not supported; leave it out or send ", neutral),
-                kUnsupported);
-  }
 }
 
 void RefuseBool(Fields& fields, std::string_view name, bool neutral) {
@@ -66,9 +51,14 @@ void RefuseContent(Fields& fields, std::initializer_list<std::string_view> names
   }
 }
 
-void CheckLogitBias(Fields& fields, const RequestLimits& limits) {
+void ParseLogitBias(Fields& fields, const RequestLimits& limits, CommonFields* out) {
   const Value* bias = fields.Object("logit_bias");
-  if (!bias || bias->entries().empty()) return;
+  if (!bias) return;
+  if (bias->entries().size() > kLogitBiasMax) {
+    fields.Fail("logit_bias", absl::StrCat("must hold at most ", kLogitBiasMax, " token ids, not ",
+                                           bias->entries().size()));
+    return;
+  }
   for (const auto& [key, value] : bias->entries()) {
     int64_t id = -1;
     if (key.empty() || key.size() > 10 ||
@@ -84,8 +74,60 @@ void CheckLogitBias(Fields& fields, const RequestLimits& limits) {
                   absl::StrCat("the value of '", key, "' must be a number from -100 to 100"));
       return;
     }
+    out->logit_bias.emplace_back(static_cast<int32_t>(id), static_cast<float>(value.number()));
   }
-  fields.Fail("logit_bias", "is not supported", kUnsupported);
+}
+
+void ParsePenalties(Fields& fields, CommonFields* out) {
+  out->presence_penalty = fields.Number("presence_penalty", -2, 2).value_or(0);
+  out->frequency_penalty = fields.Number("frequency_penalty", -2, 2).value_or(0);
+  for (std::string_view name : {"repeat_penalty", "repetition_penalty"}) {
+    const std::optional<double> penalty = fields.Number(name, 0, kRepetitionPenaltyMax);
+    if (!penalty) continue;
+    if (*penalty == 0) fields.Fail(name, "must be above 0");
+    out->repetition_penalty = penalty;
+  }
+}
+
+// What `n` choices of a prompt are; best_of would generate more than are sent.
+void ParseChoices(Fields& fields, CommonFields* out) {
+  out->n = static_cast<uint32_t>(fields.Integer("n", 1, kChoicesMax).value_or(1));
+  const std::optional<int64_t> best_of = fields.Integer("best_of", 1, kChoicesMax);
+  if (best_of && *best_of != out->n) {
+    fields.Fail("best_of", absl::StrCat("must be equal to n, ", out->n), kUnsupported);
+  }
+}
+
+void ParsePromptLogprobs(Fields& fields, CommonFields* out) {
+  const Value* value = fields.Get("prompt_logprobs");
+  if (!value || (value->is_bool() && !value->boolean())) return;
+  const std::optional<int64_t> top = fields.Integer("prompt_logprobs", 0, kTopLogprobsMax);
+  if (!top) return;
+  if (out->stream) fields.Fail("prompt_logprobs", "is not allowed with \"stream\": true");
+  out->prompt_logprobs = true;
+  out->logprobs.prompt = true;
+  out->logprobs.prompt_top = static_cast<uint32_t>(*top);
+}
+
+// One budget under many names.
+void ParseThinkingBudget(Fields& fields, std::optional<ApiError>* error, ChatFields* out) {
+  const auto take = [out](const std::optional<int64_t>& budget) {
+    if (budget) out->thinking_token_budget = static_cast<uint32_t>(*budget);
+  };
+  if (const Value* thinking = fields.Object("thinking")) {
+    Fields inner(*thinking, "thinking.", error);
+    const std::optional<int64_t> budget = inner.Integer("budget_tokens", 0, kInt32Max);
+    const Value type = thinking->Get("type");
+    if (!type.is_string() || type.string() != "disabled") take(budget);
+  }
+  if (const Value* reasoning = fields.Object("reasoning")) {
+    Fields inner(*reasoning, "reasoning.", error);
+    take(inner.Integer("max_tokens", 0, kInt32Max));
+  }
+  for (std::string_view name :
+       {"thinking_budget", "reasoning_budget_tokens", "thinking_token_budget"}) {
+    take(fields.Integer(name, 0, kInt32Max));
+  }
 }
 
 void ParseStop(Fields& fields, CommonFields* out) {
@@ -179,14 +221,14 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
   out->cache_salt = fields.String("cache_salt").value_or("");
   if (out->cache_salt.size() > 256) fields.Fail("cache_salt", "must be at most 256 bytes long");
 
-  RefuseInteger(fields, "n", 1, 128, 1);
-  RefuseInteger(fields, "best_of", 1, 128, 1);
-  RefuseNumber(fields, "presence_penalty", -2, 2, 0);
-  RefuseNumber(fields, "frequency_penalty", -2, 2, 0);
-  RefuseNumber(fields, "repetition_penalty", 0, 1e6, 1);
-  RefuseNumber(fields, "repeat_penalty", 0, 1e6, 1);
-  RefuseInteger(fields, "min_tokens", 0, kInt32Max, 0);
-  CheckLogitBias(fields, limits);
+  ParseChoices(fields, out);
+  ParsePenalties(fields, out);
+  out->min_tokens = static_cast<uint32_t>(fields.Integer("min_tokens", 0, kInt32Max).value_or(0));
+  if (out->max_tokens && out->min_tokens > *out->max_tokens) {
+    fields.Fail("min_tokens", absl::StrCat("must be at most max_tokens, ", *out->max_tokens));
+  }
+  ParseLogitBias(fields, limits, out);
+  ParsePromptLogprobs(fields, out);
   if (const Value* format = fields.Object("response_format")) {
     const Value* type = format->Find("type");
     if (!type || !type->is_string()) {
@@ -195,11 +237,10 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
       fields.Fail("response_format", "only {\"type\": \"text\"} is supported", kUnsupported);
     }
   }
-  RefuseContent(fields,
-                {"structured_outputs", "structural_tag", "guided_json", "guided_regex",
-                 "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema",
-                 "prompt_logprobs", "return_tokens_as_token_ids", "truncate_prompt_tokens",
-                 "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids"});
+  RefuseContent(fields, {"structured_outputs", "structural_tag", "guided_json", "guided_regex",
+                         "guided_choice", "guided_grammar", "regex", "ebnf", "grammar",
+                         "json_schema", "return_tokens_as_token_ids", "truncate_prompt_tokens",
+                         "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids"});
   ParseScheduling(fields, out);
 }
 
@@ -213,6 +254,7 @@ void ParseTools(Fields& fields, ChatFields* out) {
   if (const Value* choice = fields.Get("tool_choice")) {
     if (choice->is_string()) {
       const std::string& mode = choice->string();
+      out->no_tool_calls = mode == "none";
       if (mode == "required") {
         fields.Fail("tool_choice", "\"required\" is not supported", kUnsupported);
       } else if (mode != "none" && mode != "auto") {
@@ -255,8 +297,10 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
     fields.Fail("messages", "must hold at least one message");
   }
   ParseCommon(fields, limits, 1, &error, &out);
-  RefuseBool(fields, "logprobs", false);
-  RefuseInteger(fields, "top_logprobs", 0, 20, 0);
+  out.logprobs.output = fields.Bool("logprobs").value_or(false);
+  const int64_t top = fields.Integer("top_logprobs", 0, kTopLogprobsMax).value_or(0);
+  if (top > 0 && !out.logprobs.output) fields.Fail("top_logprobs", "needs \"logprobs\": true");
+  out.logprobs.output_top = static_cast<uint32_t>(top);
   ParseTools(fields, &out);
   if (fields.Get("functions"))
     fields.Fail("functions", "is not supported; use tools", kUnsupported);
@@ -271,16 +315,7 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   fields.Object("chat_template_kwargs");
   if (fields.Get("chat_template"))
     fields.Fail("chat_template", "a template of one's own is not allowed", kUnsupported);
-  if (fields.Get("reasoning"))
-    fields.Fail("reasoning", "is not supported; use reasoning_effort", kUnsupported);
-  for (std::string_view name :
-       {"thinking_token_budget", "reasoning_budget_tokens", "thinking_budget"}) {
-    if (fields.Get(name)) fields.Fail(name, "is not supported", kUnsupported);
-  }
-  if (const Value* thinking = fields.Object("thinking");
-      thinking && thinking->Find("budget_tokens")) {
-    fields.Fail("thinking.budget_tokens", "is not supported", kUnsupported);
-  }
+  ParseThinkingBudget(fields, &error, &out);
   RefuseContent(fields, {"audio", "web_search_options"});
   if (const Value* modalities = fields.Get("modalities")) {
     const bool text_only = modalities->is_list() && modalities->list().size() == 1 &&
@@ -304,9 +339,17 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
   CheckModel(fields, limits, &error);
   out.echo = fields.Bool("echo").value_or(false);
   ParseCommon(fields, limits, out.echo ? 0 : 1, &error, &out);
-  if (const auto logprobs = fields.Integer("logprobs", 0, 20)) {
+  if (const auto top = fields.Integer("logprobs", 0, kTopLogprobsMax)) {
     // Zero asks for the log-probability of the sampled tokens.
-    fields.Fail("logprobs", "is not supported", kUnsupported);
+    out.logprobs.output = true;
+    out.logprobs.output_top = static_cast<uint32_t>(*top);
+    if (out.echo && out.stream) {
+      fields.Fail("logprobs", "is not allowed together with echo and \"stream\": true");
+    }
+    if (out.echo) {
+      out.logprobs.prompt = true;
+      out.logprobs.prompt_top = std::max(out.logprobs.prompt_top, out.logprobs.output_top);
+    }
   }
   RefuseContent(fields, {"suffix"});
 
@@ -348,6 +391,10 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
       }
     }
   }
+  if (out.prompts.size() * out.n > kChoicesMax) {
+    fields.Fail("n", absl::StrCat("asks for ", out.prompts.size() * out.n,
+                                  " choices of all prompts; at most ", kChoicesMax));
+  }
   if (error) return *std::move(error);
   return out;
 }
@@ -367,6 +414,12 @@ Sampling ResolveSampling(const CommonFields& fields, const text::SamplingDefault
       static_cast<int32_t>(std::max<int64_t>(0, fields.top_k.value_or(defaults.top_k)));
   sampling.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
   sampling.seeded = fields.seed.has_value();
+  sampling.presence_penalty = static_cast<float>(fields.presence_penalty);
+  sampling.frequency_penalty = static_cast<float>(fields.frequency_penalty);
+  sampling.repetition_penalty =
+      static_cast<float>(fields.repetition_penalty.value_or(defaults.repetition_penalty));
+  sampling.logit_bias = fields.logit_bias;
+  sampling.min_tokens = fields.min_tokens;
   return sampling;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct RequestLimits {
 };
 
 inline constexpr size_t kPromptsMax = 128;  // of one completion request
+inline constexpr size_t kChoicesMax = 128;  // of one request
 inline constexpr size_t kStopStringsMax = 16;
 inline constexpr size_t kStopStringBytesMax = 1024;
 
@@ -35,6 +37,14 @@ struct CommonFields {
   std::optional<int64_t> top_k;
   std::optional<double> min_p;
   std::optional<int64_t> seed;
+  double presence_penalty = 0;
+  double frequency_penalty = 0;
+  std::optional<double> repetition_penalty;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint32_t min_tokens = 0;
+  uint32_t n = 1;  // choices of each prompt
+  LogprobsWanted logprobs;
+  bool prompt_logprobs = false;  // asked for by that name
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop_str_in_output = false;
@@ -49,6 +59,8 @@ struct CommonFields {
 };
 
 struct ChatFields : CommonFields {
+  bool no_tool_calls = false;                     // tool_choice "none"
+  std::optional<uint32_t> thinking_token_budget;  // under any of its names
   bool include_reasoning = true;
   bool parallel_tool_calls = true;
 };

@@ -47,11 +47,31 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
   sampling->set_seed(from.sampling.seed);
   sampling->set_seeded(from.sampling.seeded);
   sampling->set_choice(from.choice);
+  sampling->set_presence_penalty(from.sampling.presence_penalty);
+  sampling->set_frequency_penalty(from.sampling.frequency_penalty);
+  sampling->set_repetition_penalty(from.sampling.repetition_penalty);
+  for (const auto& [id, bias] : from.sampling.logit_bias) {
+    (*sampling->mutable_logit_bias())[id] = bias;
+  }
+  sampling->mutable_banned_ids()->Add(from.sampling.banned_ids.begin(),
+                                      from.sampling.banned_ids.end());
+  sampling->set_min_tokens(from.sampling.min_tokens);
   to->set_max_tokens(from.max_tokens);
   to->mutable_end_ids()->Add(from.end_ids.begin(), from.end_ids.end());
   to->mutable_stop_ids()->Add(from.stop_ids.begin(), from.stop_ids.end());
   to->set_first_padding_id(from.first_padding_id);
   to->set_ignore_eos(from.ignore_eos);
+  to->set_logprobs(from.logprobs.output);
+  to->set_top_logprobs(from.logprobs.output_top);
+  to->set_prompt_logprobs(from.logprobs.prompt);
+  to->set_prompt_top_logprobs(from.logprobs.prompt_top);
+  if (from.thinking) {
+    v1::ThinkingBudget* thinking = to->mutable_thinking();
+    thinking->set_max_tokens(from.thinking->max_tokens);
+    thinking->set_begin_id(from.thinking->begin_id);
+    thinking->mutable_end_ids()->Add(from.thinking->end_ids.begin(), from.thinking->end_ids.end());
+    thinking->set_open(from.thinking->open);
+  }
   to->set_cache_salt(from.cache_salt);
   to->set_system_prefix_tokens(from.system_prefix_tokens);
   to->set_fair_key(from.scheduling.fair_key);
@@ -59,6 +79,28 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
                                               : v1::Submit::REQUEST_CLASS_INTERACTIVE);
   to->set_first_token_deadline_ms(WireMs(from.scheduling.first_token_deadline));
   to->set_total_deadline_ms(WireMs(from.scheduling.total_deadline));
+}
+
+using Floats = google::protobuf::RepeatedField<float>;
+
+// `width` ids of `top` belong to each place.
+std::vector<PlaceLogprobs> FromProto(const Floats& logprobs, const v1::TopLogprobs& top) {
+  std::vector<PlaceLogprobs> places(static_cast<size_t>(logprobs.size()));
+  const int ids = std::min(top.ids_size(), top.logprobs_size());
+  const int width = places.empty() ? 0 : ids / logprobs.size();
+  for (int i = 0; i < logprobs.size(); ++i) {
+    places[i].logprob = logprobs[i];
+    for (int j = i * width; j < (i + 1) * width; ++j) {
+      places[i].top.push_back({top.ids(j), top.logprobs(j)});
+    }
+  }
+  return places;
+}
+
+SequenceTokens FromProto(const v1::Tokens& from) {
+  return {.ids = {from.ids().data(), static_cast<size_t>(from.ids_size())},
+          .logprobs = FromProto(from.logprobs(), from.top()),
+          .prompt_logprobs = FromProto(from.prompt_logprobs(), from.prompt_top())};
 }
 
 SequenceEnd FromProto(const v1::Finished& from) {
@@ -182,9 +224,7 @@ class Call final : public Sequence,
         if (observer_) observer_->OnAdmitted(event_.admitted().cached_tokens());
         break;
       case v1::EngineEvent::kTokens:
-        if (observer_)
-          observer_->OnTokens(
-              {event_.tokens().ids().data(), static_cast<size_t>(event_.tokens().ids_size())});
+        if (observer_) observer_->OnTokens(FromProto(event_.tokens()));
         break;
       case v1::EngineEvent::kFinished:
         TellEnd(FromProto(event_.finished()));

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +23,28 @@ struct Sampling {
   int32_t top_k = 0;  // 0: off
   uint64_t seed = 0;
   bool seeded = false;  // by the client, who expects the text of the seed again
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> banned_ids;
+  uint32_t min_tokens = 0;
+};
+
+// How long the model may reason (sampling.proto).
+struct ThinkingBudget {
+  uint32_t max_tokens = 0;
+  int32_t begin_id = -1;
+  std::vector<int32_t> end_ids;
+  bool open = false;
+};
+
+// Which log-probabilities are wanted, and how many of the likeliest ids beside each.
+struct LogprobsWanted {
+  bool output = false;
+  uint32_t output_top = 0;
+  bool prompt = false;
+  uint32_t prompt_top = 0;
 };
 
 // How a request is scheduled among others.
@@ -43,8 +67,27 @@ struct SequenceRequest {
   std::vector<int32_t> stop_ids;
   int32_t first_padding_id = 0;
   bool ignore_eos = false;
+  LogprobsWanted logprobs;
+  std::optional<ThinkingBudget> thinking;
   std::string cache_salt;
   Scheduling scheduling;
+};
+
+struct IdLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+// Of a token, and of the likeliest ids in its place.
+struct PlaceLogprobs {
+  float logprob = 0;
+  std::vector<IdLogprob> top;
+};
+
+struct SequenceTokens {
+  std::span<const int32_t> ids;                // of the output
+  std::vector<PlaceLogprobs> logprobs;         // as ids, if they are wanted
+  std::vector<PlaceLogprobs> prompt_logprobs;  // the next piece; the prompt's first token has none
 };
 
 // How a sequence ended. With a status that is not OK nothing else counts.
@@ -64,7 +107,7 @@ class SequenceObserver {
  public:
   virtual ~SequenceObserver() = default;
   virtual void OnAdmitted(uint32_t cached_tokens) = 0;
-  virtual void OnTokens(std::span<const int32_t> ids) = 0;
+  virtual void OnTokens(SequenceTokens tokens) = 0;
   virtual void OnEnd(const SequenceEnd& end) = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "services/gateway/routing/generation.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -24,11 +25,13 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       options.text.opens_think = choice.opens_think;
       choices_.push_back(std::make_unique<Choice>(model_->tokenizer.get(), std::move(options)));
       choices_.back()->usage.prompt_tokens = static_cast<uint32_t>(choice.prompt_ids.size());
+      if (plan_.logprobs.prompt) choices_.back()->unscored_prompt = choice.prompt_ids;
+      choices_.back()->only_prompt = choice.max_tokens == 0;
     }
     const text::EndTokens& end = model_->defaults.end;
     for (uint32_t i = 0; i < plan_.choices.size(); ++i) {
       ChoicePlan& choice = plan_.choices[i];
-      if (choice.max_tokens == 0) {
+      if (choice.max_tokens == 0 && !plan_.logprobs.prompt) {
         Admitted(i, 0);
         FinishChoice(i, {.kind = FinishKind::kLength});
         continue;
@@ -39,11 +42,14 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.sampling = plan_.sampling;
       request.system_prefix_tokens = choice.system_tokens;
       request.choice = choice.choice;
-      request.max_tokens = choice.max_tokens;
+      request.max_tokens = std::max(1u, choice.max_tokens);
       request.end_ids = end.ids;
       request.stop_ids = plan_.stop_ids;
       request.first_padding_id = end.first_padding_id < end.vocab_size ? end.first_padding_id : 0;
       request.ignore_eos = plan_.ignore_eos;
+      request.logprobs = plan_.logprobs;
+      request.thinking = plan_.thinking;
+      if (request.thinking) request.thinking->open = choice.opens_think;
       request.cache_salt = plan_.cache_salt;
       request.scheduling = plan_.scheduling;
       choices_[i]->sequence =
@@ -76,6 +82,9 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     OutputPipeline pipeline;
     std::shared_ptr<Sequence> sequence;
     ChoiceUsage usage;
+    std::vector<int32_t> unscored_prompt;  // what has no log-probability yet
+    bool prompt_begun = false;
+    bool only_prompt = false;
     bool admitted = false;
     bool finished = false;
   };
@@ -89,7 +98,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       std::lock_guard lock(owner_->mutex_);
       owner_->Admitted(choice_, cached_tokens);
     }
-    void OnTokens(std::span<const int32_t> ids) override { owner_->Tokens(choice_, ids); }
+    void OnTokens(SequenceTokens tokens) override { owner_->Tokens(choice_, std::move(tokens)); }
     void OnEnd(const SequenceEnd& end) override { owner_->End(choice_, end); }
 
    private:
@@ -107,14 +116,22 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     observer_->OnAdmitted(index, choice.usage);
   }
 
-  void Tokens(uint32_t index, std::span<const int32_t> ids) {
+  void Tokens(uint32_t index, SequenceTokens tokens) {
     std::lock_guard lock(mutex_);
     Choice& choice = *choices_[index];
     if (!observer_ || choice.finished) return;
     Admitted(index, choice.usage.cached_tokens);
+    ChoiceUpdate update{.choice = index,
+                        .scored_prompt = ScorePrompt(choice, tokens.prompt_logprobs)};
     OutputPipeline::Output output;
-    choice.pipeline.Append(ids, &output);
-    Deliver(index, std::move(output));
+    if (!choice.only_prompt) choice.pipeline.Append(tokens.ids, &output);
+    // Of the ids the first ones count.
+    tokens.logprobs.resize(std::min(tokens.logprobs.size(), output.ids.size()));
+    for (size_t i = 0; i < tokens.logprobs.size(); ++i) {
+      update.scored.push_back(Scored(output.ids[i], tokens.logprobs[i]));
+      update.scored.back().shown = choice.pipeline.IsShown(output.ids[i]);
+    }
+    Deliver(std::move(update), std::move(output));
     if (choice.pipeline.stopped()) {
       // What the engine says about the end is not waited for: the count is known here.
       choice.sequence->Truncate(choice.pipeline.completion_tokens());
@@ -135,9 +152,9 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     OutputPipeline::Output output;
     const bool length = end.reason == SequenceEnd::Reason::kLength;
     choice.pipeline.Finish(length ? text::OutputEnd::kLength : text::OutputEnd::kStop, &output);
-    Deliver(index, std::move(output));
+    Deliver({.choice = index}, std::move(output));
     ChoiceFinish finish;
-    if (length) {
+    if (length || choice.only_prompt) {
       finish = {.kind = FinishKind::kLength};
     } else if (end.reason == SequenceEnd::Reason::kStopId) {
       finish = {.kind = FinishKind::kStopId, .stop_id = end.stop_id};
@@ -145,16 +162,41 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     FinishChoice(index, finish);
   }
 
-  void Deliver(uint32_t index, OutputPipeline::Output output) {
-    Choice& choice = *choices_[index];
+  ScoredId Scored(const IdLogprob& from) const {
+    return {from.id, std::string(model_->tokenizer->TokenBytes(from.id)), from.logprob};
+  }
+  ScoredToken Scored(int32_t id, const PlaceLogprobs& place) const {
+    ScoredToken token{Scored(IdLogprob{id, place.logprob})};
+    for (const IdLogprob& likely : place.top) token.top.push_back(Scored(likely));
+    return token;
+  }
+
+  std::vector<ScoredToken> ScorePrompt(Choice& choice, const std::vector<PlaceLogprobs>& places) {
+    std::vector<ScoredToken> scored;
+    std::vector<int32_t>& ids = choice.unscored_prompt;
+    size_t used = 0;
+    if (!choice.prompt_begun && !ids.empty()) {
+      // It is told with the others, or alone if it is all of the prompt.
+      scored.push_back(Scored(ids[used++], {}));
+      scored.back().first = true;
+      choice.prompt_begun = true;
+    }
+    for (size_t i = 0; i < places.size() && used < ids.size(); ++i) {
+      scored.push_back(Scored(ids[used++], places[i]));
+    }
+    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(used));
+    return scored;
+  }
+
+  void Deliver(ChoiceUpdate update, OutputPipeline::Output output) {
+    Choice& choice = *choices_[update.choice];
     choice.usage.completion_tokens = choice.pipeline.completion_tokens();
     choice.usage.reasoning_tokens = choice.pipeline.reasoning_tokens();
-    if (output.pieces.empty() && output.ids.empty()) return;
-    const bool go_on = observer_->OnUpdate({.choice = index,
-                                            .pieces = std::move(output.pieces),
-                                            .ids = std::move(output.ids),
-                                            .usage = choice.usage});
-    if (!go_on) PauseSequences(true);
+    update.pieces = std::move(output.pieces);
+    update.ids = std::move(output.ids);
+    update.usage = choice.usage;
+    if (update.pieces.empty() && update.ids.empty() && update.scored_prompt.empty()) return;
+    if (!observer_->OnUpdate(std::move(update))) PauseSequences(true);
   }
 
   // `engine`: the end as the engine tells it; what the text says goes before it.

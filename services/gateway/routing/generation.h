@@ -18,7 +18,8 @@ namespace quartet::gateway {
 
 struct ChoicePlan {
   std::vector<int32_t> prompt_ids;
-  uint32_t max_tokens = 1;  // 0: nothing is generated and the engine is not asked
+  // 0: nothing is generated, and the engine is asked only for log-probabilities of the prompt.
+  uint32_t max_tokens = 1;
   bool opens_think = false;
   uint32_t system_tokens = 0;  // of the prompt: the system prompt and the tools
   uint32_t choice =
@@ -32,6 +33,8 @@ struct GenerationPlan {
   OutputOptions output;  // text.opens_think comes from the choice
   std::vector<int32_t> stop_ids;
   bool ignore_eos = false;
+  LogprobsWanted logprobs;
+  std::optional<ThinkingBudget> thinking;  // `open` comes from the choice
   std::string cache_salt;
   Scheduling scheduling;
 };
@@ -56,12 +59,27 @@ struct ChoiceUsage {
   uint32_t cached_tokens = 0;
 };
 
+struct ScoredId {
+  int32_t id = 0;
+  std::string bytes;  // that the token stands for; they may be part of a character
+  float logprob = 0;
+};
+
+// A token of the prompt or the output with its log-probability.
+struct ScoredToken : ScoredId {
+  bool first = false;  // of the prompt: it has no log-probability
+  bool shown = true;   // its text is part of the prompt's or the output's
+  std::vector<ScoredId> top;
+};
+
 struct ChoiceUpdate {
   uint32_t choice = 0;
   std::vector<text::TextPiece> pieces;
   std::vector<int32_t> ids;
-  ChoiceUsage usage;                   // so far
-  std::optional<ChoiceFinish> finish;  // in the choice's last update
+  std::vector<ScoredToken> scored;         // as ids, if it is wanted
+  std::vector<ScoredToken> scored_prompt;  // the next piece, from the first token on
+  ChoiceUsage usage;                       // so far
+  std::optional<ChoiceFinish> finish;      // in the choice's last update
 };
 
 // Told about a generation, one call at a time, on any thread; must not block. Either OnFinished

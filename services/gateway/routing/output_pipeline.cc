@@ -14,8 +14,14 @@ bool Holds(const std::vector<int32_t>& ids, int32_t id) {
 
 OutputPipeline::OutputPipeline(const text::Tokenizer* tokenizer, OutputOptions options)
     : options_(std::move(options)),
+      tokenizer_(tokenizer),
       detokenizer_(tokenizer, {.skip_special_tokens = options_.skip_special_tokens}),
       text_(options_.text) {}
+
+bool OutputPipeline::IsShown(int32_t id) const {
+  if (Holds(options_.end_ids, id) || Holds(options_.stop_ids, id)) return false;
+  return !(options_.skip_special_tokens && tokenizer_->IsSpecial(id));
+}
 
 void OutputPipeline::Append(std::span<const int32_t> ids, Output* out) {
   for (int32_t id : ids) {
@@ -23,6 +29,7 @@ void OutputPipeline::Append(std::span<const int32_t> ids, Output* out) {
     ++completion_tokens_;
     if (text_.in_reasoning()) ++reasoning_tokens_;
     out->ids.push_back(id);
+    text_.set_stops_active(completion_tokens_ > options_.min_tokens);
     if (!Holds(options_.end_ids, id) && !Holds(options_.stop_ids, id))
       text_.Append(detokenizer_.Append(id), &out->pieces);
     if (!options_.text.stop.empty()) marks_.push_back({text_.content_bytes(), reasoning_tokens_});

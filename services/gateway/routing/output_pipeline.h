@@ -19,6 +19,8 @@ struct OutputOptions {
   // Tokens that end the output; they count, their text is not shown. Empty with ignore_eos.
   std::vector<int32_t> end_ids;
   std::vector<int32_t> stop_ids;
+  // In the text of so many tokens, the first ones, no stop string is looked for.
+  uint32_t min_tokens = 0;
 };
 
 // One choice's output. The text does not depend on how the ids were cut into calls. Used by one
@@ -42,6 +44,8 @@ class OutputPipeline {
   const text::AnswerText& text() const { return text_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
   uint32_t reasoning_tokens() const { return reasoning_tokens_; }
+  // Whether the text of such a token is part of the output.
+  bool IsShown(int32_t id) const;
 
  private:
   void NoteStop(Output* out);
@@ -52,6 +56,7 @@ class OutputPipeline {
   };
 
   const OutputOptions options_;
+  const text::Tokenizer* const tokenizer_;
   text::Detokenizer detokenizer_;
   text::AnswerText text_;
   std::vector<Mark> marks_;  // of each token; kept only if there are stop strings

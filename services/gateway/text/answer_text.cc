@@ -33,7 +33,9 @@ void AnswerText::Take(std::vector<TextPiece>* out) {
   for (const TextPiece& piece : split_) {
     if (piece.kind == TextKind::kContent) {
       content_bytes_ += piece.text.size();
-      AppendPiece(TextKind::kContent, matcher_.Append(piece.text), 0, out);
+      const std::string text =
+          stops_active_ ? matcher_.Append(piece.text) : matcher_.Skip(piece.text);
+      AppendPiece(TextKind::kContent, text, 0, out);
     } else {
       // The run of content is over: a stop string does not go on behind it.
       AppendPiece(TextKind::kContent, matcher_.Finish(), 0, out);

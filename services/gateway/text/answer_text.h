@@ -36,6 +36,10 @@ class AnswerText {
   // The end of the text: releases what was held back. May find a stop string yet.
   void Finish(OutputEnd end, std::vector<TextPiece>* out);
 
+  // Whether stop strings are looked for in what is released from now on; they are unless this is
+  // told.
+  void set_stops_active(bool active) { stops_active_ = active; }
+
   // A stop string was found, or the one call is complete.
   bool stopped() const { return matcher_.stopped() || call_done_; }
   bool stopped_by_string() const { return matcher_.stopped(); }
@@ -57,6 +61,7 @@ class AnswerText {
   uint64_t content_bytes_ = 0;
   uint32_t complete_calls_ = 0;
   bool call_done_ = false;
+  bool stops_active_ = true;
 };
 
 }  // namespace quartet::text

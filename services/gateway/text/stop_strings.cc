@@ -20,6 +20,13 @@ std::string StopMatcher::Append(std::string_view text) {
   return Process(false);
 }
 
+std::string StopMatcher::Skip(std::string_view text) {
+  if (stopped_) return {};
+  std::string released = std::exchange(pending_, {}).append(text);
+  pending_begin_ += released.size();
+  return released;
+}
+
 std::string StopMatcher::Finish() {
   if (stopped_) return {};
   return Process(true);

@@ -25,6 +25,8 @@ class StopMatcher {
 
   // Feeds text; returns what can be released now. After a match everything is dropped.
   std::string Append(std::string_view text);
+  // Feeds text that no stop string may be in; returns it behind what was held.
+  std::string Skip(std::string_view text);
   // The end of the text: decides between matches that were waiting for more, and releases what was
   // held.
   std::string Finish();

@@ -98,10 +98,10 @@ TEST_F(GrpcApiTest, ErrorsKeepTheirMeaning) {
   request.set_model("other");
   EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::NOT_FOUND);
   request.clear_model();
-  request.mutable_sampling()->set_min_tokens(3);
-  const Result unsupported = Generate(request);
-  EXPECT_EQ(unsupported.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(unsupported.status.error_message(), HasSubstr("sampling.min_tokens"));
+  request.mutable_sampling()->set_presence_penalty(3);
+  const Result outside = Generate(request);
+  EXPECT_EQ(outside.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(outside.status.error_message(), HasSubstr("sampling.presence_penalty"));
   request.clear_sampling();
   request.set_max_tokens(5000);
   EXPECT_THAT(Generate(request).status.error_message(), HasSubstr("context length"));

@@ -103,15 +103,16 @@ TEST(RequestFields, WrongTypesAndRangesNameTheField) {
 
 TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   const Refused both[] = {
-      {R"("n":2)", "n", "not supported"},
       {R"("n":0)", "n", "from 1 to 128"},
-      {R"("best_of":2)", "best_of", "not supported"},
-      {R"("presence_penalty":0.5)", "presence_penalty", "not supported"},
+      {R"("n":129)", "n", "from 1 to 128"},
+      {R"("best_of":2)", "best_of", "equal to n, 1"},
+      {R"("n":3,"best_of":4)", "best_of", "equal to n, 3"},
       {R"("presence_penalty":3)", "presence_penalty", "from -2 to 2"},
-      {R"("frequency_penalty":-1)", "frequency_penalty", "not supported"},
-      {R"("repetition_penalty":1.1)", "repetition_penalty", "not supported"},
-      {R"("min_tokens":1)", "min_tokens", "not supported"},
-      {R"("logit_bias":{"5":1})", "logit_bias", "not supported"},
+      {R"("frequency_penalty":-2.5)", "frequency_penalty", "from -2 to 2"},
+      {R"("repetition_penalty":0)", "repetition_penalty", "above 0"},
+      {R"("repeat_penalty":-1)", "repeat_penalty", "from 0"},
+      {R"("min_tokens":-1)", "min_tokens", "from 0"},
+      {R"("min_tokens":6,"max_tokens":5)", "min_tokens", "at most max_tokens, 5"},
       {R"("logit_bias":{"2048":1})", "logit_bias", "not a token id from 0 to 2047"},
       {R"("logit_bias":{"-1":1})", "logit_bias", "not a token id"},
       {R"("logit_bias":{"5":101})", "logit_bias", "from -100 to 100"},
@@ -122,7 +123,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("structured_outputs":{"regex":"a"})", "structured_outputs", "not supported"},
       {R"("guided_json":{"type":"object"})", "guided_json", "not supported"},
       {R"("regex":"a+")", "regex", "not supported"},
-      {R"("prompt_logprobs":1)", "prompt_logprobs", "not supported"},
+      {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
+      {R"("prompt_logprobs":1,"stream":true)", "prompt_logprobs", "stream"},
       {R"("truncate_prompt_tokens":10)", "truncate_prompt_tokens", "not supported"},
       {R"("priority":0.5)", "priority", "integer"},
       {R"("service_tier":"gold")", "service_tier", "must be"},
@@ -136,9 +138,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   }
   const std::string tool = R"("tools":[{"type":"function","function":{"name":"f"}}])";
   const Refused chat[] = {
-      {R"("logprobs":true)", "logprobs", "only false"},
       {R"("logprobs":1)", "logprobs", "true or false"},
-      {R"("top_logprobs":3)", "top_logprobs", "not supported"},
+      {R"("top_logprobs":3)", "top_logprobs", "needs"},
       {R"("top_logprobs":21)", "top_logprobs", "from 0 to 20"},
       {tool + R"(,"tool_choice":"required")", "tool_choice", "required"},
       {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice",
@@ -154,10 +155,10 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("echo":true)", "echo", "only false"},
       {R"("separate_reasoning":false)", "separate_reasoning", "only true"},
       {R"("reasoning_effort":3)", "reasoning_effort", "must be a string"},
-      {R"("reasoning":{"max_tokens":5})", "reasoning", "use reasoning_effort"},
-      {R"("thinking_token_budget":5)", "thinking_token_budget", "not supported"},
-      {R"("thinking":{"type":"enabled","budget_tokens":5})", "thinking.budget_tokens",
-       "not supported"},
+      {R"("reasoning":"high")", "reasoning", "must be an object"},
+      {R"("reasoning":{"max_tokens":-5})", "reasoning.max_tokens", "from 0"},
+      {R"("thinking_token_budget":"5")", "thinking_token_budget", "must be an integer"},
+      {R"("thinking":{"type":"enabled","budget_tokens":-1})", "thinking.budget_tokens", "from 0"},
       {R"("chat_template":"{{x}}")", "chat_template", "not allowed"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "must be an object"},
       {R"("modalities":["text","audio"])", "modalities", "only"},
@@ -165,7 +166,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   };
   for (const Refused& refused : chat) ExpectRefused(refused, Chat);
   const Refused completion[] = {
-      {R"("logprobs":2)", "logprobs", "not supported"},
+      {R"("logprobs":21)", "logprobs", "from 0 to 20"},
+      {R"("logprobs":2,"echo":true,"stream":true)", "logprobs", "stream"},
       {R"("logprobs":true)", "logprobs", "must be an integer"},
       {R"("suffix":"x")", "suffix", "not supported"},
       {R"("echo":1)", "echo", "true or false"},
@@ -173,6 +175,71 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   for (const Refused& refused : completion) {
     ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
   }
+}
+
+TEST(RequestFields, WhatShapesTheDrawIsTaken) {
+  const auto fields = std::get<ChatFields>(
+      Chat(R"("n":3,"best_of":3,"presence_penalty":0.5,"frequency_penalty":-2,"min_tokens":4,)"
+           R"("repetition_penalty":1.25,"logit_bias":{"5":1.5,"2047":-100})"));
+  EXPECT_EQ(fields.n, 3u);
+  const Sampling sampling = ResolveSampling(fields, {}, 1);
+  EXPECT_EQ(sampling.presence_penalty, 0.5f);
+  EXPECT_EQ(sampling.frequency_penalty, -2.0f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(sampling.min_tokens, 4u);
+  EXPECT_EQ(sampling.logit_bias,
+            (std::vector<std::pair<int32_t, float>>{{5, 1.5f}, {2047, -100.0f}}));
+  const text::SamplingDefaults defaults{.repetition_penalty = 1.1};
+  EXPECT_EQ(ResolveSampling({}, defaults, 1).repetition_penalty, 1.1f);
+  EXPECT_EQ(ResolveSampling(fields, defaults, 1).repetition_penalty, 1.25f);
+}
+
+TEST(RequestFields, AThousandAndTwentyFourBiasesAreTheLimit) {
+  const auto many = [](int count) {
+    std::string fields = "\"logit_bias\":{";
+    for (int id = 0; id < count; ++id) absl::StrAppend(&fields, id ? "," : "", "\"", id, "\":1");
+    return fields + "}";
+  };
+  EXPECT_EQ(std::get<ChatFields>(Chat(many(1024))).logit_bias.size(), 1024u);
+  ExpectRefused({many(1025).c_str(), "logit_bias", "at most 1024"}, Chat);
+}
+
+TEST(RequestFields, TheThinkingBudgetHasManyNames) {
+  for (const char* fields :
+       {R"("thinking_token_budget":7)", R"("reasoning_budget_tokens":7)", R"("thinking_budget":7)",
+        R"("reasoning":{"max_tokens":7})", R"("thinking":{"type":"enabled","budget_tokens":7})"}) {
+    EXPECT_EQ(std::get<ChatFields>(Chat(fields)).thinking_token_budget, 7u) << fields;
+  }
+  EXPECT_EQ(std::get<ChatFields>(Chat(R"("thinking_token_budget":0)")).thinking_token_budget, 0u);
+  for (const char* fields : {"", R"("thinking":{"type":"enabled"})", R"("thinking_budget":null)",
+                             R"("thinking":{"type":"disabled","budget_tokens":7})"}) {
+    EXPECT_EQ(std::get<ChatFields>(Chat(fields)).thinking_token_budget, std::nullopt) << fields;
+  }
+}
+
+TEST(RequestFields, LogprobsOfChatsAndCompletions) {
+  const auto chat = std::get<ChatFields>(Chat(R"("logprobs":true,"top_logprobs":20)")).logprobs;
+  EXPECT_TRUE(chat.output);
+  EXPECT_EQ(chat.output_top, 20u);
+  EXPECT_FALSE(chat.prompt);
+  const auto zero = std::get<CompletionFields>(Completion(R"("logprobs":0)")).logprobs;
+  EXPECT_TRUE(zero.output);
+  EXPECT_EQ(zero.output_top, 0u);
+  EXPECT_FALSE(zero.prompt);
+  const auto echo = std::get<CompletionFields>(Completion(R"("logprobs":3,"echo":true)")).logprobs;
+  EXPECT_TRUE(echo.prompt);
+  EXPECT_EQ(echo.prompt_top, 3u);
+  const auto prompt = std::get<CompletionFields>(Completion(R"("prompt_logprobs":2)"));
+  EXPECT_TRUE(prompt.logprobs.prompt);
+  EXPECT_TRUE(prompt.prompt_logprobs);
+  EXPECT_FALSE(prompt.logprobs.output);
+}
+
+TEST(RequestFields, ChoicesOfAllPromptsTogetherAreLimited) {
+  EXPECT_TRUE(std::holds_alternative<CompletionFields>(Completion(R"("n":64)", R"(["a","b"])")));
+  const auto many = Completion(R"("n":65)", R"(["a","b"])");
+  ASSERT_TRUE(std::holds_alternative<ApiError>(many));
+  EXPECT_EQ(std::get<ApiError>(many).param, "n");
 }
 
 TEST(RequestFields, FlexAndPrioritiesAboveZeroAreTheBatchClass) {
