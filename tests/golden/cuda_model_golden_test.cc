@@ -73,14 +73,15 @@ void CheckFirstSelections(RecordingTrace& trace, int rows) {
   const std::string name = absl::StrCat("b.L", layer, ".topk");
   const std::vector<int32_t> want = Text().I32(name);
   const std::vector<float> gaps = Text().F32(name + "_margin");
+  const int first = rows - static_cast<int>(want.size()) / kTopkWidth;  // that the reference has
   int different = 0;
-  for (int r = 0; r < rows; ++r) {
+  for (int r = first; r < rows; ++r) {
     const std::set<int32_t> got = Positions(trace.selected(layer)[r].pools, r, kKpool);
-    if (got == Positions({want.data() + r * kTopkWidth, kTopkWidth})) continue;
+    if (got == Positions({want.data() + (r - first) * kTopkWidth, kTopkWidth})) continue;
     ++different;
     EXPECT_LT(gaps[r], kSafeGap) << "row " << r;
   }
-  std::printf("  layer %d: %d of %d selections differ\n", layer, different, rows);
+  std::printf("  layer %d: %d of %d selections differ\n", layer, different, rows - first);
 }
 
 class CudaModelGoldenTest : public testing::TestWithParam<KvDtype> {

@@ -22,14 +22,12 @@ uint32_t Core::ChunkSize(uint32_t remaining, uint32_t position) const {
 uint32_t Core::CutChunk(const Sequence& sequence, uint32_t chunk) {
   if (!sequence.publishes) return chunk;
   const uint32_t begin = sequence.next_position();
-  std::vector<SnapshotMark> due =
+  const std::vector<SnapshotMark> due =
       PrefillSnapshots(config_.snapshot_policy, sequence.marks, begin, begin + chunk);
-  if (due.size() > inner_exports_ + 1) {
-    due.resize(inner_exports_ + 1);
-    chunk = due.back().offset - begin;
-  }
-  inner_exports_ -= static_cast<uint32_t>(std::ranges::count_if(
-      due, [&](const SnapshotMark& mark) { return mark.offset < begin + chunk; }));
+  const bool one_at_end = !due.empty() && due.back().offset == begin + chunk;
+  const auto inner = static_cast<uint32_t>(due.size()) - one_at_end;
+  if (inner > inner_exports_) chunk = due[inner_exports_].offset - begin;
+  inner_exports_ -= std::min(inner, inner_exports_);
   return chunk;
 }
 

@@ -106,6 +106,29 @@ TEST_F(CoreCacheTest, O4_TwoAtOnceFillTheCacheForTheThird) {
   EXPECT_GE(Run(Ask(Prompt(6000, 1500, 3), 4)), 4608u);
 }
 
+TEST_F(CoreCacheTest, AChunkTakesTheSnapshotsOnItsWayAsManyAsAStepMay) {
+  CoreConfig config = CacheConfig();
+  config.max_num_batched_tokens = 65536;
+  config.max_model_len = 65536;
+  config.pages = 512;
+  config.snapshots = 128;
+  CoreHarness wide(config);
+  const Request request = Ask(Prompt(0, 60000, 1), 4);
+  const uint64_t id = wide.MustSubmit(request);
+  std::optional<StepPlan> plan = wide.Step();
+  // The ninth block ends the row: eight are inside.
+  EXPECT_EQ(plan->rows[0].n_tokens, 9u * 2304);
+  EXPECT_EQ(plan->rows[0].exports.size(), 9u);
+  plan = wide.Step();
+  EXPECT_EQ(plan->rows[0].n_tokens, 9u * 2304);
+  plan = wide.Step();
+  EXPECT_EQ(plan->rows[0].n_tokens, 60000u - 18 * 2304);
+  EXPECT_EQ(plan->rows[0].exports.size(), 9u) << "eight blocks and the last unit";
+  wide.RunAll();
+  EXPECT_EQ(wide.told[id].tokens, wide.Alone(request, 4));
+  EXPECT_EQ(wide.core.GetLedger().snapshots_used, 28u) << "and the turn's end is the last unit";
+}
+
 TEST_F(CoreCacheTest, IdenticalPromptsAtOnceAreComputedOnce) {
   const Request request = Ask(Prompt(0, 3000, 1), 20);
   const std::vector<int32_t> alone = harness.Alone(request, 20);

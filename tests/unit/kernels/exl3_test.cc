@@ -49,11 +49,6 @@ TEST_P(Exl3Golden, InnerMatrixIsExact) {
   const ops::Exl3Matrix m = View(file, "", GetParam().codebook, GetParam().order);
   const std::vector<uint16_t> inner = DecodeInner(m);
   EXPECT_EQ(Sha256(inner.data(), inner.size() * 2), RecordedSha(file_name(), "inner"));
-  if (file.Has("inner")) {
-    const Tensor& golden = file.Get("inner");
-    ASSERT_EQ(golden.bytes, inner.size() * 2);
-    EXPECT_EQ(std::memcmp(inner.data(), golden.data, golden.bytes), 0);
-  }
 }
 
 TEST_P(Exl3Golden, ProductAgreesWithTheReference) {
