@@ -1,0 +1,439 @@
+#include "services/gateway/http/http_session.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/gateway/http/http_rules.h"
+
+namespace quartet::gateway {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::awaitable;
+using asio::redirect_error;
+using asio::use_awaitable;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+
+// One connection. Lives in its coroutine, on its loop's thread.
+class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
+ public:
+  Session(HttpLoop* loop, tcp::socket socket)
+      : loop_(loop),
+        shared_(loop->shared),
+        options_(loop->shared->options),
+        socket_(std::move(socket)),
+        deadline_(loop->context),
+        wake_(loop->context) {
+    loop_->sessions.insert(this);
+  }
+
+  ~Session() override {
+    loop_->sessions.erase(this);
+    {
+      std::lock_guard lock(shared_->mutex);
+      --shared_->connections;
+    }
+    shared_->idle.notify_all();
+  }
+
+  // The coroutine owns the session; it ends when the connection does.
+  static awaitable<void> Run(std::shared_ptr<Session> self) { co_await self->Serve(); }
+
+  void Drain() override {
+    if (idle_) Abort();
+  }
+
+  void Abort() override {
+    stopped_ = true;
+    error_code ec;
+    socket_.close(ec);
+    deadline_.cancel();
+    if (call_) call_->Close();
+    Notify();
+  }
+
+ private:
+  using Parser = http::request_parser<http::string_body>;
+
+  awaitable<void> Serve() {
+    error_code ec;
+    socket_.set_option(tcp::no_delay(true), ec);
+    if (options_.send_buffer_bytes > 0) {
+      socket_.set_option(asio::socket_base::send_buffer_size(options_.send_buffer_bytes), ec);
+    }
+    const auto endpoint = socket_.remote_endpoint(ec);
+    if (!ec) remote_ = endpoint.address().to_string();
+    while (!stopped_ && co_await ServeOne()) {
+    }
+    socket_.close(ec);
+  }
+
+  // After `limit` the pending operations of the socket end with operation_aborted and timed_out_ is
+  // set.
+  void Arm(std::chrono::milliseconds limit) {
+    timed_out_ = false;
+    const uint64_t turn = ++deadline_turn_;
+    deadline_.expires_after(limit);
+    deadline_.async_wait([self = shared_from_this(), turn](error_code ec) {
+      if (ec || turn != self->deadline_turn_) return;
+      self->timed_out_ = true;
+      self->socket_.cancel(ec);
+    });
+  }
+  void Disarm() {
+    ++deadline_turn_;
+    deadline_.cancel();
+  }
+
+  void Notify() {
+    signalled_ = true;
+    wake_.cancel();
+  }
+
+  // Waits until Notify, or `limit` if there is one.
+  awaitable<void> WaitForWork(std::optional<Clock::duration> limit) {
+    if (!signalled_) {
+      if (limit) {
+        wake_.expires_after(*limit);
+      } else {
+        wake_.expires_at(Clock::time_point::max());
+      }
+      error_code ec;
+      co_await wake_.async_wait(redirect_error(use_awaitable, ec));
+    }
+    signalled_ = false;
+  }
+
+  // One request and its answer. False: the connection ends.
+  awaitable<bool> ServeOne() {
+    error_code ec;
+    if (buffer_.size() == 0) {
+      idle_ = true;
+      if (shared_->draining->load()) co_return false;
+      Arm(options_.idle_timeout);
+      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096),
+                                                          redirect_error(use_awaitable, ec));
+      Disarm();
+      idle_ = false;
+      if (ec || stopped_) co_return false;
+      buffer_.commit(got);
+    }
+    started_ = Clock::now();
+
+    Parser parser;
+    parser.header_limit(static_cast<uint32_t>(options_.header_bytes_max));
+    parser.body_limit(options_.body_bytes_max);
+    Arm(options_.header_timeout);
+    co_await http::async_read_header(socket_, buffer_, parser, redirect_error(use_awaitable, ec));
+    Disarm();
+    if (stopped_) co_return false;
+    if (ec) co_return co_await RefuseUnread(ec, "head");
+
+    const auto& head = parser.get();
+    HttpRequest request;
+    request.method = std::string(head.method_string());
+    request.remote = remote_;
+    request.client_request_id = FitRequestId(std::string_view(head["X-Request-Id"]));
+    request.authorization = std::string(head[http::field::authorization]);
+    request.deadline_ms = std::string(head["X-Request-Deadline-Ms"]);
+    std::string_view target(head.target().data(), head.target().size());
+    if (absl::StartsWithIgnoreCase({target.data(), target.size()}, "http://")) {
+      const size_t slash = target.find('/', 7);
+      target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+    }
+    request.path = std::string(target.substr(0, target.find('?')));
+
+    const RouteMatch match = FindRoute(shared_->routes, request.method, request.path);
+    route_ = match.route ? match.route->path : "";
+    CallTraits traits{.http_1_0 = head.version() < 11,
+                      .keep_alive = head.keep_alive(),
+                      .head_only = request.method == "HEAD",
+                      .marks = options_.marks};
+    HttpReply refusal{.status = 0};  // status 0: go on
+    if (!match.route) {
+      if (match.allowed.empty()) {
+        refusal = Refusal(404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
+      } else {
+        refusal = Refusal(405, absl::StrCat("method ", request.method.substr(0, 20),
+                                            " is not allowed for this path"));
+        refusal.headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
+      }
+    } else if (match.route->json_body) {
+      const std::string fault =
+          BodyHeadersFault(std::string_view(head[http::field::content_type]),
+                           std::string_view(head[http::field::content_encoding]));
+      if (!fault.empty()) refusal = Refusal(415, fault);
+    }
+    const auto expect = head[http::field::expect];
+    if (refusal.status == 0 && !expect.empty()) {
+      if (absl::EqualsIgnoreCase({expect.data(), expect.size()}, "100-continue")) {
+        if (!parser.is_done() && !traits.http_1_0 && buffer_.size() == 0) {
+          static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+          Arm(options_.header_timeout);
+          co_await asio::async_write(socket_, asio::buffer(kContinue),
+                                     redirect_error(use_awaitable, ec));
+          Disarm();
+          if (ec || stopped_) co_return false;
+        }
+      } else {
+        refusal = Refusal(417, "the only expectation that can be met is 100-continue");
+      }
+    }
+    if (refusal.status != 0) {
+      // What is left of the body is not read, so the connection cannot go on.
+      const bool body_left = !parser.is_done();
+      if (body_left) traits.keep_alive = false;
+      MakeCall(std::move(request), traits);
+      call_->Reply(std::move(refusal));
+      co_return co_await Respond(body_left);
+    }
+
+    Arm(options_.body_timeout);
+    size_t counted = 0;
+    bool too_many = false;
+    while (!parser.is_done() && !ec && !too_many) {
+      co_await http::async_read_some(socket_, buffer_, parser, redirect_error(use_awaitable, ec));
+      const size_t now = parser.get().body().size();
+      too_many = (shared_->bodies_bytes += now - counted) > options_.bodies_bytes_max;
+      counted = now;
+    }
+    Disarm();
+    if (stopped_ || ec || too_many) {
+      shared_->bodies_bytes -= counted;
+      if (stopped_) co_return false;
+      traits.keep_alive = false;
+      if (too_many) {
+        MakeCall(std::move(request), traits);
+        HttpReply reply = Refusal(503, "too many large requests are being received; try again");
+        reply.headers.emplace_back("Retry-After", "1");
+        call_->Reply(std::move(reply));
+        co_return co_await Respond(true);
+      }
+      co_return co_await RefuseUnread(ec, "body", &request);
+    }
+    request.body = std::move(parser.get().body());
+    request_bytes_ = request.body.size();
+    MakeCall(std::move(request), traits);
+    // From here on the handler answers for the body's memory.
+    shared_->bodies_bytes -= counted;
+    match.route->handler(call_);
+    co_return co_await Respond(false);
+  }
+
+  HttpReply Refusal(int status, const std::string& message) {
+    HttpReply reply;
+    reply.status = status;
+    reply.body =
+        options_.error_body ? options_.error_body(status, message) : absl::StrCat(message, "\n");
+    if (!options_.error_body) reply.content_type = "text/plain; charset=utf-8";
+    return reply;
+  }
+
+  // Answers, if that makes sense, a request that could not be read.
+  awaitable<bool> RefuseUnread(error_code ec, const char* what, HttpRequest* request = nullptr) {
+    HttpReply reply;
+    if (timed_out_) {
+      reply = Refusal(408, absl::StrCat("the request's ", what, " did not arrive in time"));
+    } else if (ec == http::error::body_limit) {
+      reply = Refusal(
+          413, absl::StrCat("the body is over the limit of ", options_.body_bytes_max, " bytes"));
+    } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
+      reply = Refusal(
+          431, absl::StrCat("the head is over the limit of ", options_.header_bytes_max, " bytes"));
+    } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
+               ec.category() != error_code(http::error::bad_method).category()) {
+      co_return false;  // the client has gone
+    } else {
+      reply = Refusal(400, absl::StrCat("malformed HTTP request: ", ec.message()));
+    }
+    CallTraits traits{.keep_alive = false};
+    MakeCall(
+        request ? std::move(*request) : HttpRequest{.method = "-", .path = "-", .remote = remote_},
+        traits);
+    call_->Reply(std::move(reply));
+    co_return co_await Respond(true);
+  }
+
+  void MakeCall(HttpRequest request, CallTraits traits) {
+    // Handlers may call from any thread; the session's own members are touched on its thread only.
+    auto notify = [weak = weak_from_this(), executor = loop_->context.get_executor()] {
+      asio::post(executor, [weak] {
+        if (auto self = weak.lock()) self->Notify();
+      });
+    };
+    call_ = std::make_shared<BufferedCall>(std::move(request), traits, shared_->draining,
+                                           std::move(notify));
+  }
+
+  // Reads ahead while the answer is made, to see at once when the peer goes away.
+  awaitable<void> WatchPeer() {
+    while (watching_) {
+      error_code ec;
+      if (buffer_.size() >= options_.pipelined_bytes_max) {
+        gone_ = true;
+        break;
+      }
+      const size_t got = co_await socket_.async_read_some(buffer_.prepare(4096),
+                                                          redirect_error(use_awaitable, ec));
+      if (ec) {
+        if (watching_) gone_ = true;
+        break;
+      }
+      buffer_.commit(got);
+    }
+    watcher_ended_ = true;
+    Notify();
+  }
+
+  // Sends the answer of call_ as it is made. False: the connection ends. `unread`: the peer may
+  // still be sending.
+  awaitable<bool> Respond(bool unread) {
+    auto call = call_;
+    gone_ = false;
+    watching_ = false;
+    watcher_ended_ = true;
+    if (!call->finished()) {
+      watching_ = true;
+      watcher_ended_ = false;
+      asio::co_spawn(loop_->context, WatchPeer(), asio::detached);
+    }
+    bool sent = co_await Send(*call);
+    if (!sent) call->Close();
+    call->Detach();
+    watching_ = false;
+    error_code ec;
+    if (!watcher_ended_) socket_.cancel(ec);
+    while (!watcher_ended_) co_await WaitForWork(std::nullopt);
+    LogAccess(*call, sent);
+    call_ = nullptr;
+    request_bytes_ = 0;
+    if (!sent || stopped_) co_return false;
+    if (unread) {
+      co_await Linger();
+      co_return false;
+    }
+    if (!call->keep_alive()) {
+      socket_.shutdown(tcp::socket::shutdown_send, ec);
+      co_return false;
+    }
+    co_return true;
+  }
+
+  // False: the peer has gone or is too slow.
+  awaitable<bool> Send(BufferedCall& call) {
+    auto last = Clock::now();
+    std::optional<Clock::time_point> paused_since;
+    for (;;) {
+      if (stopped_) co_return false;
+      if (gone_ && !call.finished()) co_return false;
+      BufferedCall::Output output = call.Take();
+      size_t done = 0;
+      while (done < output.bytes.size()) {
+        if (!call.paused()) {
+          paused_since.reset();
+        } else if (!paused_since) {
+          paused_since = Clock::now();
+        } else if (Clock::now() - *paused_since > options_.slow_reader_timeout) {
+          co_return false;
+        }
+        error_code ec;
+        Arm(options_.slow_reader_timeout);
+        const size_t n = co_await socket_.async_write_some(
+            asio::buffer(output.bytes.data() + done, output.bytes.size() - done),
+            redirect_error(use_awaitable, ec));
+        Disarm();
+        if (ec || stopped_ || (gone_ && !call.finished())) co_return false;
+        done += n;
+        call.Sent(n);
+        last = Clock::now();
+      }
+      if (output.finished) co_return true;
+      if (call.pings()) {
+        const auto silent = Clock::now() - last;
+        if (silent >= options_.ping_interval) {
+          call.Ping();
+          last = Clock::now();
+          continue;
+        }
+        co_await WaitForWork(options_.ping_interval - silent);
+      } else {
+        co_await WaitForWork(std::nullopt);
+      }
+    }
+  }
+
+  // Lets the peer read the answer before the connection is reset: closing a socket with unread
+  // input would discard it.
+  awaitable<void> Linger() {
+    error_code ec;
+    socket_.shutdown(tcp::socket::shutdown_send, ec);
+    buffer_.clear();
+    size_t total = 0;
+    Arm(std::chrono::seconds(2));
+    while (!ec && total < options_.body_bytes_max) {
+      total += co_await socket_.async_read_some(buffer_.prepare(64 << 10),
+                                                redirect_error(use_awaitable, ec));
+    }
+    Disarm();
+  }
+
+  void LogAccess(const BufferedCall& call, bool sent) {
+    if (!options_.on_access) return;
+    const HttpRequest& request = call.request();
+    options_.on_access({.method = request.method,
+                        .path = request.path,
+                        .route = route_,
+                        .remote = request.remote,
+                        .status = sent ? call.status() : 499,
+                        .request_bytes = request_bytes_,
+                        .response_bytes = call.body_bytes(),
+                        .seconds = std::chrono::duration<double>(Clock::now() - started_).count(),
+                        .notes = call.notes()});
+  }
+
+  HttpLoop* const loop_;
+  HttpShared* const shared_;
+  const HttpServerOptions& options_;
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  asio::steady_timer wake_;
+  boost::beast::flat_buffer buffer_{1 << 20};
+  std::string remote_;
+  std::string route_;
+  std::shared_ptr<BufferedCall> call_;
+  Clock::time_point started_;
+  size_t request_bytes_ = 0;
+  uint64_t deadline_turn_ = 0;
+  bool timed_out_ = false;
+  bool signalled_ = false;
+  bool idle_ = false;
+  bool stopped_ = false;
+  bool gone_ = false;
+  bool watching_ = false;
+  bool watcher_ended_ = true;
+};
+
+}  // namespace
+
+awaitable<void> ServeConnection(HttpLoop* loop, tcp::socket socket) {
+  return Session::Run(std::make_shared<Session>(loop, std::move(socket)));
+}
+
+}  // namespace quartet::gateway
