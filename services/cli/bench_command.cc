@@ -74,7 +74,7 @@ int RunRequests(const BenchFlags& flags, const Url& url) {
   std::atomic<int> next{0};
   // Each thread takes the next request that nobody has, and writes only its own samples.
   const auto work = [&] {
-    const std::unique_ptr<HttpClient> client = MakeHttpClient(url);
+    const std::unique_ptr<HttpClient> client = MakeHttpClient(url, ApiKeyOfEnvironment());
     for (int i = next++; i < settings.requests; i = next++) {
       samples[static_cast<size_t>(i)] =
           RunOne(*client, settings, flags.seed + static_cast<uint32_t>(i));
@@ -111,7 +111,7 @@ int RunAgentScenario(const BenchFlags& flags, const std::vector<std::pair<std::s
   std::vector<AgentRun> runs;
   std::string tables;
   for (const auto& [text, url] : at) {
-    const std::unique_ptr<HttpClient> client = MakeHttpClient(url);
+    const std::unique_ptr<HttpClient> client = MakeHttpClient(url, ApiKeyOfEnvironment());
     runs.push_back(RunAgent(*client, text, flags.settings.model, flags.seed, agent));
     absl::StrAppend(&tables, tables.empty() ? "" : "\n", FormatAgentTable(runs.back()));
   }
@@ -142,7 +142,8 @@ int RunBench(BenchFlags flags) {
     clusters.emplace_back(text, *url);
   }
   if (flags.settings.model.empty()) {
-    const absl::StatusOr<std::string> model = FirstModel(*MakeHttpClient(clusters.front().second));
+    const absl::StatusOr<std::string> model =
+        FirstModel(*MakeHttpClient(clusters.front().second, ApiKeyOfEnvironment()));
     if (!model.ok()) {
       std::cerr << "quartet: " << model.status().message()
                 << "\nIs the cluster up? `quartet serve --model DIR` starts one.\n";

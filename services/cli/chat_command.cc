@@ -210,7 +210,7 @@ int RunChat(const ChatFlags& flags) {
     std::cerr << "quartet: --url " << url.status().message() << "\n";
     return 2;
   }
-  Chat chat(flags, MakeHttpClient(*url));
+  Chat chat(flags, MakeHttpClient(*url, ApiKeyOfEnvironment()));
   const absl::Status found = chat.FindModel();
   if (!found.ok()) {
     std::cerr << "quartet: " << found.message()
@@ -248,7 +248,8 @@ int RunChat(const ChatFlags& flags) {
 
 void AddChatCommand(CLI::App& app, Command* chosen) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* chat = app.add_subcommand("chat", "Talk with a running cluster; reads lines");
+  CLI::App* chat = app.add_subcommand(
+      "chat", "Talk with a running cluster; reads lines. An API key is taken from QUARTET_API_KEY");
   chat->add_option("--url", flags->url, "The gateway")->capture_default_str();
   chat->add_option("--model", flags->model, "The model's name (default: the first that is served)");
   chat->add_option("--system", flags->system, "A system message");

@@ -22,6 +22,7 @@ void AddPlanCommand(CLI::App& app, Command* chosen);
 void AddSimCommand(CLI::App& app, Command* chosen);
 void AddRenderCommand(CLI::App& app, Command* chosen);
 void AddParseCommand(CLI::App& app, Command* chosen);
+void AddKeyCommand(CLI::App& app, Command* chosen);
 
 }  // namespace quartet::cli
 

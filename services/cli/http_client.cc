@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -32,7 +33,7 @@ constexpr size_t kShownBodyBytes = 300;
 
 class BeastHttpClient final : public HttpClient {
  public:
-  explicit BeastHttpClient(Url url) : url_(std::move(url)) {}
+  BeastHttpClient(const Url& url, const std::string& api_key) : url_(url), api_key_(api_key) {}
 
   absl::StatusOr<HttpResponse> Get(const std::string& path) override {
     std::string body;
@@ -74,6 +75,9 @@ class BeastHttpClient final : public HttpClient {
     http::request<http::string_body> request(verb, url_.path + path, 11);
     request.set(http::field::host, absl::StrCat(url_.host, ":", url_.port));
     request.set(http::field::user_agent, "quartet");
+    if (!api_key_.empty()) {
+      request.set(http::field::authorization, absl::StrCat("Bearer ", api_key_));
+    }
     if (verb == http::verb::post) {
       request.set(http::field::content_type, "application/json");
       request.body() = body;
@@ -117,6 +121,7 @@ class BeastHttpClient final : public HttpClient {
   }
 
   const Url url_;
+  const std::string api_key_;
   asio::io_context context_;
   std::optional<tcp::socket> socket_;
   beast::flat_buffer buffer_;
@@ -152,8 +157,13 @@ absl::StatusOr<Url> ParseUrl(const std::string& text) {
   return url;
 }
 
-std::unique_ptr<HttpClient> MakeHttpClient(const Url& url) {
-  return std::make_unique<BeastHttpClient>(url);
+std::unique_ptr<HttpClient> MakeHttpClient(const Url& url, const std::string& api_key) {
+  return std::make_unique<BeastHttpClient>(url, api_key);
+}
+
+std::string ApiKeyOfEnvironment() {
+  const char* key = std::getenv("QUARTET_API_KEY");
+  return key != nullptr ? key : "";
 }
 
 std::string ErrorText(const HttpResponse& response) {

@@ -39,7 +39,11 @@ class HttpClient {
       const std::function<void(std::string_view)>& on_bytes) = 0;
 };
 
-std::unique_ptr<HttpClient> MakeHttpClient(const Url& url);
+// `api_key` goes with every request; empty: none does.
+std::unique_ptr<HttpClient> MakeHttpClient(const Url& url, const std::string& api_key);
+
+// QUARTET_API_KEY of the environment; a flag could be read by everybody on the machine.
+std::string ApiKeyOfEnvironment();
 
 // What an answer with an error status says: its OpenAI error message if it has one, else its body.
 std::string ErrorText(const HttpResponse& response);

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   quartet::cli::AddSimCommand(app, &chosen);
   quartet::cli::AddRenderCommand(app, &chosen);
   quartet::cli::AddParseCommand(app, &chosen);
+  quartet::cli::AddKeyCommand(app, &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

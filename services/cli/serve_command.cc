@@ -1,4 +1,5 @@
 #include <cctype>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -66,6 +67,11 @@ struct ServeFlags {
   std::optional<std::string> served_model_name;
   std::optional<std::string> chat_template;
   std::optional<int> text_threads;
+  std::optional<std::string> api_key_file;
+  std::optional<int64_t> key_requests;
+  std::optional<int64_t> key_requests_per_minute;
+  std::optional<int64_t> key_tokens_per_minute;
+  std::optional<std::string> cors_allow_origin;
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;
   bool otel_metrics = false;
@@ -165,6 +171,11 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(gateway.argv, "--served-model-name", flags.served_model_name);
   Append(gateway.argv, "--chat-template", flags.chat_template);
   Append(gateway.argv, "--text-threads", flags.text_threads);
+  Append(gateway.argv, "--api-key-file", flags.api_key_file);
+  Append(gateway.argv, "--key-requests", flags.key_requests);
+  Append(gateway.argv, "--key-requests-per-minute", flags.key_requests_per_minute);
+  Append(gateway.argv, "--key-tokens-per-minute", flags.key_tokens_per_minute);
+  Append(gateway.argv, "--cors-allow-origin", flags.cors_allow_origin);
   if (flags.otel_metrics) gateway.argv.emplace_back("--otel-metrics");
   if (flags.trust_content_tokens) gateway.argv.emplace_back("--trust-content-tokens");
   if (flags.share_cache_between_keys) gateway.argv.emplace_back("--share-cache-between-keys");
@@ -302,6 +313,15 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--served-model-name", flags->served_model_name, "The name that clients ask for");
   add("--chat-template", flags->chat_template, "A template file to use instead of the model's");
   add("--text-threads", flags->text_threads, "Threads of the gateway for tokenizing");
+  add("--api-key-file", flags->api_key_file,
+      "File of the API keys that are taken, lines made by `quartet key`");
+  add("--key-requests", flags->key_requests, "Requests of one API key at a time; 0: any number");
+  add("--key-requests-per-minute", flags->key_requests_per_minute,
+      "Requests of one API key in a minute; 0: any number");
+  add("--key-tokens-per-minute", flags->key_tokens_per_minute,
+      "Tokens of one API key in a minute, prompts and answers; 0: any number");
+  add("--cors-allow-origin", flags->cors_allow_origin,
+      "Origins whose pages may use the API from a browser, separated by commas; *: all");
   serve
       ->add_flag("--trust-content-tokens", flags->trust_content_tokens,
                  "Control tokens in what users write keep their meaning")

@@ -10,7 +10,7 @@
 #include "services/common/admin_server.h"
 #include "services/common/log.h"
 #include "services/common/metrics.h"
-#include "services/gateway/anthropic/messages_service.h"
+#include "services/gateway/edge.h"
 #include "services/gateway/grpc/grpc_server.h"
 #include "services/gateway/openai/openai_service.h"
 #include "services/gateway/routing/gateway_core.h"
@@ -29,8 +29,9 @@ std::string FolderName(const std::string& path) {
 
 class Running final : public Gateway {
  public:
-  Running(const GatewayConfig& config, const StatusChannel* status)
+  Running(const GatewayConfig& config, std::unique_ptr<KeyGate> keys, const StatusChannel* status)
       : config_(config),
+        keys_(std::move(keys)),
         status_(status),
         metrics_(MakeMetrics()),
         pool_(std::make_unique<TextPool>(config.text_threads)) {
@@ -44,7 +45,8 @@ class Running final : public Gateway {
                                                 : config_.served_model_name,
                        .trust_content_tokens = config_.trust_content_tokens,
                        .share_cache_between_keys = config_.share_cache_between_keys,
-                       .otel_metrics = config_.otel_metrics},
+                       .otel_metrics = config_.otel_metrics,
+                       .keys = keys_.get()},
         engine_.get(), pool_.get(), metrics_.get());
   }
 
@@ -62,10 +64,8 @@ class Running final : public Gateway {
 
   absl::Status Start() {
     HttpServerOptions http = config_.http;
-    SetHttpHooks(core_.get(), &http);
-    std::vector<HttpRoute> routes = OpenAiRoutes(core_.get());
-    for (HttpRoute& route : AnthropicRoutes(core_.get())) routes.push_back(std::move(route));
-    auto server = StartHttpServer(std::move(http), std::move(routes));
+    SetEdgeHooks(core_.get(), &http);
+    auto server = StartHttpServer(std::move(http), GatewayRoutes(core_.get()));
     if (!server.ok()) return Named("--listen-http", server.status());
     http_ = *std::move(server);
     if (!config_.listen_grpc.empty()) {
@@ -172,6 +172,7 @@ class Running final : public Gateway {
   }
 
   const GatewayConfig config_;
+  const std::unique_ptr<KeyGate> keys_;  // null: anybody may ask
   const StatusChannel* const status_;
   std::mutex mutex_;
   bool engine_ready_ = false;
@@ -192,7 +193,16 @@ class Running final : public Gateway {
 
 absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config,
                                                       const StatusChannel* status) {
-  auto gateway = std::make_unique<Running>(config, status);
+  std::unique_ptr<KeyGate> keys;
+  if (!config.api_key_file.empty()) {
+    auto loaded = ApiKeys::Load(config.api_key_file, config.key_limits);
+    if (!loaded.ok()) {
+      return absl::Status(loaded.status().code(),
+                          absl::StrCat("--api-key-file: ", loaded.status().message()));
+    }
+    keys = std::make_unique<KeyGate>(*std::move(loaded));
+  }
+  auto gateway = std::make_unique<Running>(config, std::move(keys), status);
   if (absl::Status started = gateway->Start(); !started.ok()) return started;
   return gateway;
 }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/common/status_channel.h"
+#include "services/gateway/access/api_keys.h"
 #include "services/gateway/http/http_server.h"
 #include "services/gateway/routing/engine_client.h"
 
@@ -23,6 +24,8 @@ struct GatewayConfig {
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;
   bool otel_metrics = false;
+  std::string api_key_file;  // empty: anybody may ask
+  KeyLimits key_limits;      // of keys whose line in the file says nothing else
   int text_threads = 2;
   absl::Duration poll_interval = absl::Milliseconds(500);
   HttpServerOptions http;  // `listen` and limits; the hooks are set by the gateway

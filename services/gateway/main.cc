@@ -32,11 +32,12 @@ int Fail(const StatusChannel& status, const std::string& message) {
 }
 
 std::string LimitsLine(const HttpServerOptions& http, int text_threads) {
-  return absl::StrCat(
-      "limits: http_threads=", http.threads, " connections=", http.connections_max,
-      " header_bytes=", http.header_bytes_max, " body_bytes=", http.body_bytes_max,
-      " bodies_bytes=", http.bodies_bytes_max, " stream_pause_bytes=", http.marks.pause_at,
-      " slow_reader_ms=", http.slow_reader_timeout.count(), " text_threads=", text_threads);
+  return absl::StrCat("limits: http_threads=", http.threads, " connections=", http.connections_max,
+                      " header_bytes=", http.header_bytes_max, " body_bytes=", http.body_bytes_max,
+                      " bodies_bytes=", http.bodies_bytes_max,
+                      " stream_pause_bytes=", http.marks.pause_at,
+                      " slow_reader_ms=", http.slow_reader_timeout.count(),
+                      " text_threads=", text_threads, " api_keys_max=", kApiKeysMax);
 }
 
 int Run(const Flags& flags) {
@@ -98,6 +99,22 @@ int Main(int argc, char** argv) {
        "requests with different API keys may use each other's cached prefixes");
   flag("--otel-metrics", config.otel_metrics,
        "metrics under the names of OpenTelemetry's conventions for generative AI too");
+  option(
+      "--api-key-file", config.api_key_file,
+      "file of the API keys that are taken, lines made by `quartet key`; empty = no key is asked "
+      "for");
+  option("--key-requests", config.key_limits.requests,
+         "requests of one API key at a time; 0 = any number")
+      ->check(CLI::NonNegativeNumber);
+  option("--key-requests-per-minute", config.key_limits.requests_per_minute,
+         "requests of one API key in a minute; 0 = any number")
+      ->check(CLI::NonNegativeNumber);
+  option("--key-tokens-per-minute", config.key_limits.tokens_per_minute,
+         "tokens of one API key in a minute, prompts and answers; 0 = any number")
+      ->check(CLI::NonNegativeNumber);
+  option("--cors-allow-origin", config.http.cors_origins,
+         "origins whose pages may use the API from a browser, separated by commas; * = all")
+      ->delimiter(',');
   option("--text-threads", config.text_threads, "threads that parse, render and tokenise")
       ->check(CLI::Range(1, 256));
   option("--http-threads", config.http.threads, "threads that move bytes")

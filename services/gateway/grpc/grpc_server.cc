@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -28,6 +29,8 @@ grpc::Status ToGrpc(const ApiError& error) {
   switch (error.status) {
     case 400:
       return {grpc::StatusCode::INVALID_ARGUMENT, error.message};
+    case 401:
+      return {grpc::StatusCode::UNAUTHENTICATED, error.message};
     case 404:
       return {grpc::StatusCode::NOT_FOUND, error.message};
     case 429:
@@ -39,6 +42,32 @@ grpc::Status ToGrpc(const ApiError& error) {
     default:
       return {grpc::StatusCode::INTERNAL, error.message};
   }
+}
+
+std::string Authorization(const grpc::CallbackServerContext& context) {
+  const auto entry = context.client_metadata().find("authorization");
+  if (entry == context.client_metadata().end()) return "";
+  return {entry->second.data(), entry->second.size()};
+}
+
+// Whether the call's metadata hold a key that is let through; a lease on success, null if no key is
+// asked for.
+std::variant<std::shared_ptr<KeyLease>, ApiError> Admit(KeyGate* keys,
+                                                        const std::string& authorization,
+                                                        bool counted) {
+  if (keys == nullptr) return std::shared_ptr<KeyLease>();
+  auto result = keys->Admit(authorization, counted);
+  if (auto* lease = std::get_if<std::shared_ptr<KeyLease>>(&result)) return std::move(*lease);
+  const KeyRefusal& refusal = std::get<KeyRefusal>(result);
+  if (refusal.reason != KeyRefusal::Reason::kLimit) {
+    return ApiError{
+        .status = 401,
+        .message = absl::StrCat(refusal.message, " (metadata authorization: Bearer KEY)")};
+  }
+  return ApiError{.status = 429,
+                  .message = refusal.message,
+                  .retry_after_s = static_cast<int>(
+                      absl::ToInt64Seconds(absl::Ceil(refusal.retry_after, absl::Seconds(1))))};
 }
 
 // One Generate call. Kept alive by gRPC until OnDone, and by the pool's job and the generation
@@ -58,6 +87,12 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   void Begin() {
     self_ = shared_from_this();
+    auto admitted = Admit(core_->options().keys, authorization_, true);
+    if (auto* error = std::get_if<ApiError>(&admitted)) {
+      Fail(*error);
+      return;
+    }
+    lease_ = std::get<std::shared_ptr<KeyLease>>(std::move(admitted));
     if (!core_->NotReadyReason().empty()) {
       Fail(NotReadyError());
       return;
@@ -164,12 +199,6 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     if (cancelled) generation->Cancel();
   }
 
-  static std::string Authorization(const grpc::CallbackServerContext& context) {
-    const auto entry = context.client_metadata().find("authorization");
-    if (entry == context.client_metadata().end()) return "";
-    return {entry->second.data(), entry->second.size()};
-  }
-
   // Zero if the client set no deadline, which gRPC shows as one that is ages away.
   absl::Duration TimeLeft() const {
     const absl::Duration left = deadline_ - absl::Now();
@@ -207,6 +236,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       StartWrite(&queue_.front());
     } else if (end_) {
       finished_ = true;
+      lease_.reset();  // before the client learns of the end, so that it may ask again at once
       Finish(*end_);
     }
   }
@@ -220,6 +250,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::shared_ptr<GenerateCall> self_;
 
   std::mutex mutex_;
+  std::shared_ptr<KeyLease> lease_;  // null after the end, and where no key is asked for
   std::deque<v1::GenerateResponse> queue_;
   size_t queued_bytes_ = 0;
   std::optional<grpc::Status> end_;
@@ -245,13 +276,18 @@ class Service final : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
                                      const v1::GetModelRequest*,
                                      v1::GetModelResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const auto admitted = Admit(core_->options().keys, Authorization(*context), false);
+    if (const auto* error = std::get_if<ApiError>(&admitted)) {
+      reactor->Finish(ToGrpc(*error));
+      return reactor;
+    }
     const EngineState engine = core_->engine()->state();
     response->set_id(core_->options().served_model_name);
     response->set_max_model_len(engine.max_model_len);
     const auto model = core_->model();
     response->set_vocab_size(model ? static_cast<uint32_t>(model->defaults.end.vocab_size)
                                    : engine.vocab_size);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }

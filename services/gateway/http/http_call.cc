@@ -1,7 +1,9 @@
 #include "services/gateway/http/http_call.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/gateway/text/absl_strings.h"
 
@@ -15,6 +17,10 @@ std::string_view HttpReason(int status) {
       return "OK";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -35,6 +41,8 @@ std::string_view HttpReason(int status) {
       return "Internal Server Error";
     case 503:
       return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
     default:
       return "Unknown";
   }
@@ -77,7 +85,17 @@ void BufferedCall::MakeHead(int status, std::string_view content_type, const Htt
   } else if (chunked_) {
     pending_ += "Transfer-Encoding: chunked\r\n";
   }
-  for (const auto& [name, value] : headers) absl::StrAppend(&pending_, name, ": ", value, "\r\n");
+  const auto add = [this](const std::string& name, const std::string& value) {
+    absl::StrAppend(&pending_, name, ": ", value, "\r\n");
+    if (absl::EqualsIgnoreCase(name, "X-Request-Id")) request_id_ = value;
+  };
+  for (const auto& [name, value] : headers) add(name, value);
+  for (const auto& [name, value] : traits_.headers) {
+    const bool set = std::any_of(headers.begin(), headers.end(), [&](const auto& header) {
+      return absl::EqualsIgnoreCase(header.first, name);
+    });
+    if (!set) add(name, value);
+  }
   if (!keep_alive_) {
     pending_ += "Connection: close\r\n";
   } else if (traits_.http_1_0) {
@@ -111,6 +129,7 @@ void BufferedCall::Reply(HttpReply reply) {
            static_cast<int64_t>(reply.body.size()));
   Frame(reply.body);
   finished_ = true;
+  lease_.reset();
   closed.swap(on_closed_);
   drained.swap(on_drained_);
   Wake(std::move(lock));
@@ -140,6 +159,7 @@ void BufferedCall::EndStream() {
   if (closed_ || finished_ || status_ == 0) return;
   if (chunked_) pending_ += "0\r\n\r\n";
   finished_ = true;
+  lease_.reset();
   closed.swap(on_closed_);
   drained.swap(on_drained_);
   Wake(std::move(lock));
@@ -148,6 +168,11 @@ void BufferedCall::EndStream() {
 void BufferedCall::Note(std::string_view key, std::string_view value) {
   std::lock_guard lock(mutex_);
   absl::StrAppend(&notes_, " ", Av(key), "=", Av(value));
+}
+
+void BufferedCall::Hold(std::shared_ptr<void> lease) {
+  std::lock_guard lock(mutex_);
+  if (!finished_ && !closed_) lease_ = std::move(lease);
 }
 
 BufferedCall::Output BufferedCall::Take() {
@@ -184,6 +209,7 @@ void BufferedCall::Close() {
     std::lock_guard lock(mutex_);
     if (closed_) return;
     closed_ = true;
+    lease_.reset();
     pending_.clear();
     closed.swap(on_closed_);
     drained.swap(on_drained_);
@@ -216,6 +242,10 @@ bool BufferedCall::keep_alive() const {
 int BufferedCall::status() const {
   std::lock_guard lock(mutex_);
   return status_;
+}
+std::string BufferedCall::request_id() const {
+  std::lock_guard lock(mutex_);
+  return request_id_;
 }
 std::string BufferedCall::notes() const {
   std::lock_guard lock(mutex_);

@@ -20,8 +20,11 @@ struct HttpRequest {
   std::string path;               // without the query
   std::string remote;             // the peer's address, for logs
   std::string client_request_id;  // X-Request-Id; empty if the client sent none or an unfit one
-  std::string authorization;      // the header as it came; never logged
-  std::string deadline_ms;        // X-Request-Deadline-Ms as it came
+  // X-Request-Id of every answer: the client's, else one that the server made.
+  std::string request_id;
+  // The header as it came, or "Bearer " and an X-Api-Key; never logged.
+  std::string authorization;
+  std::string deadline_ms;  // X-Request-Deadline-Ms as it came
   std::string body;
 };
 
@@ -82,6 +85,8 @@ struct CallTraits {
   bool keep_alive = true;  // as the client wishes
   bool head_only = false;  // the request was HEAD: the reply's body is left out
   OutputMarks marks;
+  HttpHeaders
+      headers;  // of every answer; one that the handler sets takes the place of its namesake
 };
 
 // The HttpCall that the server hands out: frames the answer and holds what is not sent yet.
@@ -102,6 +107,9 @@ class BufferedCall final : public HttpCall {
   bool Write(std::string_view bytes) override;
   void EndStream() override;
   void Note(std::string_view key, std::string_view value) override;
+
+  // Holds what is to be let go before the end of the answer is sent, or when the peer has gone.
+  void Hold(std::shared_ptr<void> lease);
 
   struct Output {
     std::string bytes;
@@ -124,7 +132,8 @@ class BufferedCall final : public HttpCall {
   bool paused() const;
   // Valid once the head was made: whether the connection may serve another request afterwards.
   bool keep_alive() const;
-  int status() const;  // 0 before the head was made
+  int status() const;              // 0 before the head was made
+  std::string request_id() const;  // X-Request-Id as it was sent; empty if it was not
   std::string notes() const;
   size_t body_bytes() const;
 
@@ -142,6 +151,7 @@ class BufferedCall final : public HttpCall {
   std::function<void()> wake_;
   std::function<void()> on_closed_;
   std::function<void()> on_drained_;
+  std::shared_ptr<void> lease_;
   std::string pending_;
   size_t in_flight_ = 0;  // taken, not yet sent
   size_t body_bytes_ = 0;
@@ -152,6 +162,7 @@ class BufferedCall final : public HttpCall {
   bool closed_ = false;
   bool paused_ = false;
   std::string ping_;
+  std::string request_id_;
   std::string notes_;
 };
 

@@ -1,7 +1,10 @@
 #include "services/gateway/http/http_rules.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "services/gateway/text/absl_strings.h"
 
 namespace quartet::gateway {
@@ -43,6 +46,39 @@ std::string BodyHeadersFault(std::string_view content_type, std::string_view con
     return "the body must be JSON: send Content-Type: application/json";
   }
   return "";
+}
+
+std::string RequestPath(std::string_view target) {
+  if (absl::StartsWithIgnoreCase(Av(target), "http://")) {
+    const size_t slash = target.find('/', 7);
+    target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+  }
+  return std::string(target.substr(0, target.find('?')));
+}
+
+HttpHeaders CorsHeaders(const std::vector<std::string>& origins, const CorsRequest& request) {
+  if (request.origin.empty()) return {};
+  const bool any = std::find(origins.begin(), origins.end(), "*") != origins.end();
+  const bool named = std::find(origins.begin(), origins.end(), request.origin) != origins.end();
+  if (!any && !named) return {};
+  HttpHeaders headers = {{"Access-Control-Allow-Origin", any ? "*" : std::string(request.origin)},
+                         {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
+  if (!any) headers.emplace_back("Vary", "Origin");
+  return headers;
+}
+
+HttpHeaders PreflightHeaders(const CorsRequest& request, const std::vector<std::string>& methods) {
+  HttpHeaders headers = {{"Access-Control-Allow-Methods", absl::StrJoin(methods, ", ")},
+                         {"Access-Control-Max-Age", "600"}};
+  // Clients in browsers send headers of their own, which are harmless: nobody reads them.
+  const bool plain =
+      std::all_of(request.headers.begin(), request.headers.end(), [](unsigned char c) {
+        return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == ',' || c == ' ';
+      });
+  if (plain && !request.headers.empty()) {
+    headers.emplace_back("Access-Control-Allow-Headers", std::string(request.headers));
+  }
+  return headers;
 }
 
 std::string FitRequestId(std::string_view id) {

@@ -42,11 +42,15 @@ awaitable<void> Accept(HttpLoop* loop) {
       --shared->connections;
       const std::string body =
           shared->options.error_body
-              ? shared->options.error_body(503, "too many connections; try again")
+              ? shared->options.error_body("-", 503, "too many connections; try again")
               : std::string("too many connections\n");
       const std::string answer = absl::StrCat(
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: ",
-          body.size(), "\r\nRetry-After: 1\r\nConnection: close\r\n\r\n", body);
+          body.size(), "\r\nRetry-After: 1\r\n",
+          shared->options.make_request_id
+              ? absl::StrCat("X-Request-Id: ", shared->options.make_request_id(), "\r\n")
+              : "",
+          "Connection: close\r\n\r\n", body);
       socket.non_blocking(true, ec);
       socket.write_some(asio::buffer(answer), ec);  // a fresh socket's buffer takes this much
       continue;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,15 @@ struct HttpAccess {
   size_t request_bytes = 0;
   size_t response_bytes = 0;
   double seconds = 0;
+  std::string request_id;  // as it was sent
   std::string notes;
+};
+
+// What is decided about a request when its head has come.
+struct HttpAdmission {
+  std::optional<HttpReply> refusal;  // sent instead of what the handler would say
+  std::shared_ptr<void> lease;       // let go when the answer is complete or its client has gone
+  std::string caller;                // for the access log, as `key`; empty: nobody in particular
 };
 
 struct HttpServerOptions {
@@ -54,8 +63,14 @@ struct HttpServerOptions {
   std::chrono::milliseconds slow_reader_timeout{30'000};
   std::chrono::milliseconds ping_interval{15'000};
   int send_buffer_bytes = 0;  // SO_SNDBUF of connections; 0: the system's choice
-  // Makes the body of the server's own error answers (status, message).
-  std::function<std::string(int, const std::string&)> error_body;
+  // Origins whose pages may read the answers; "*" is all of them.
+  std::vector<std::string> cors_origins;
+  // Makes the body of the server's own error answers (path, status, message).
+  std::function<std::string(const std::string&, int, const std::string&)> error_body;
+  // Asked before a request's body is read, on a connection's thread; must not block.
+  std::function<HttpAdmission(const HttpRequest&, const HttpRoute&)> admit;
+  // Names requests whose client did not. None: they stay without a name.
+  std::function<std::string()> make_request_id;
   std::function<void(const HttpAccess&)> on_access;  // on a connection's thread
 };
 

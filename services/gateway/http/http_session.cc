@@ -136,6 +136,9 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       buffer_.commit(got);
     }
     started_ = Clock::now();
+    route_.clear();
+    caller_.clear();
+    lease_.reset();
 
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(options_.header_bytes_max));
@@ -144,45 +147,63 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     co_await http::async_read_header(socket_, buffer_, parser, redirect_error(use_awaitable, ec));
     Disarm();
     if (stopped_) co_return false;
-    if (ec) co_return co_await RefuseUnread(ec, "head");
+    if (ec) {
+      HttpRequest unread{.method = "-", .path = "-", .remote = remote_};
+      if (options_.make_request_id) unread.request_id = options_.make_request_id();
+      CallTraits traits;
+      co_return co_await RefuseUnread(ec, "head", std::move(unread), std::move(traits));
+    }
 
     const auto& head = parser.get();
     HttpRequest request;
     request.method = std::string(head.method_string());
     request.remote = remote_;
     request.client_request_id = FitRequestId(std::string_view(head["X-Request-Id"]));
-    request.authorization = std::string(head[http::field::authorization]);
-    request.deadline_ms = std::string(head["X-Request-Deadline-Ms"]);
-    std::string_view target(head.target().data(), head.target().size());
-    if (absl::StartsWithIgnoreCase({target.data(), target.size()}, "http://")) {
-      const size_t slash = target.find('/', 7);
-      target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+    request.request_id = request.client_request_id;
+    if (request.request_id.empty() && options_.make_request_id) {
+      request.request_id = options_.make_request_id();
     }
-    request.path = std::string(target.substr(0, target.find('?')));
+    request.authorization = std::string(head[http::field::authorization]);
+    if (const auto key = head["X-Api-Key"]; request.authorization.empty() && !key.empty()) {
+      request.authorization = absl::StrCat("Bearer ", std::string(key));
+    }
+    request.deadline_ms = std::string(head["X-Request-Deadline-Ms"]);
+    request.path = RequestPath({head.target().data(), head.target().size()});
 
     const RouteMatch match = FindRoute(shared_->routes, request.method, request.path);
     route_ = match.route ? match.route->path : "";
+    const CorsRequest cors{
+        .origin = std::string_view(head[http::field::origin]),
+        .method = std::string_view(head[http::field::access_control_request_method]),
+        .headers = std::string_view(head[http::field::access_control_request_headers])};
     CallTraits traits{.http_1_0 = head.version() < 11,
                       .keep_alive = head.keep_alive(),
                       .head_only = request.method == "HEAD",
-                      .marks = options_.marks};
-    HttpReply refusal{.status = 0};  // status 0: go on
-    if (!match.route) {
-      if (match.allowed.empty()) {
-        refusal = Refusal(404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
-      } else {
-        refusal = Refusal(405, absl::StrCat("method ", request.method.substr(0, 20),
-                                            " is not allowed for this path"));
-        refusal.headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
+                      .marks = options_.marks,
+                      .headers = CorsHeaders(options_.cors_origins, cors)};
+    std::optional<HttpReply> refusal;
+    if (match.route) {
+      refusal = Admit(request, *match.route);
+      if (!refusal && match.route->json_body) {
+        const std::string fault =
+            BodyHeadersFault(std::string_view(head[http::field::content_type]),
+                             std::string_view(head[http::field::content_encoding]));
+        if (!fault.empty()) refusal = Refusal(request.path, 415, fault);
       }
-    } else if (match.route->json_body) {
-      const std::string fault =
-          BodyHeadersFault(std::string_view(head[http::field::content_type]),
-                           std::string_view(head[http::field::content_encoding]));
-      if (!fault.empty()) refusal = Refusal(415, fault);
+    } else if (match.allowed.empty()) {
+      refusal =
+          Refusal(request.path, 404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
+    } else if (request.method == "OPTIONS" && !cors.method.empty() && !traits.headers.empty()) {
+      refusal = HttpReply{.content_type = "text/plain; charset=utf-8",
+                          .headers = PreflightHeaders(cors, match.allowed)};
+    } else {
+      refusal = Refusal(
+          request.path, 405,
+          absl::StrCat("method ", request.method.substr(0, 20), " is not allowed for this path"));
+      refusal->headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
     }
     const auto expect = head[http::field::expect];
-    if (refusal.status == 0 && !expect.empty()) {
+    if (!refusal && !expect.empty()) {
       if (absl::EqualsIgnoreCase({expect.data(), expect.size()}, "100-continue")) {
         if (!parser.is_done() && !traits.http_1_0 && buffer_.size() == 0) {
           static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -193,15 +214,16 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
           if (ec || stopped_) co_return false;
         }
       } else {
-        refusal = Refusal(417, "the only expectation that can be met is 100-continue");
+        refusal =
+            Refusal(request.path, 417, "the only expectation that can be met is 100-continue");
       }
     }
-    if (refusal.status != 0) {
+    if (refusal) {
       // What is left of the body is not read, so the connection cannot go on.
       const bool body_left = !parser.is_done();
       if (body_left) traits.keep_alive = false;
       MakeCall(std::move(request), traits);
-      call_->Reply(std::move(refusal));
+      call_->Reply(*std::move(refusal));
       co_return co_await Respond(body_left);
     }
 
@@ -220,13 +242,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       if (stopped_) co_return false;
       traits.keep_alive = false;
       if (too_many) {
-        MakeCall(std::move(request), traits);
-        HttpReply reply = Refusal(503, "too many large requests are being received; try again");
+        HttpReply reply =
+            Refusal(request.path, 503, "too many large requests are being received; try again");
         reply.headers.emplace_back("Retry-After", "1");
+        MakeCall(std::move(request), traits);
         call_->Reply(std::move(reply));
         co_return co_await Respond(true);
       }
-      co_return co_await RefuseUnread(ec, "body", &request);
+      co_return co_await RefuseUnread(ec, "body", std::move(request), std::move(traits));
     }
     request.body = std::move(parser.get().body());
     request_bytes_ = request.body.size();
@@ -237,36 +260,47 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     co_return co_await Respond(false);
   }
 
-  HttpReply Refusal(int status, const std::string& message) {
+  // Asks whether the request may come in; what it is refused with if not.
+  std::optional<HttpReply> Admit(const HttpRequest& request, const HttpRoute& route) {
+    if (!options_.admit) return std::nullopt;
+    HttpAdmission admission = options_.admit(request, route);
+    lease_ = std::move(admission.lease);
+    caller_ = std::move(admission.caller);
+    return std::move(admission.refusal);
+  }
+
+  HttpReply Refusal(const std::string& path, int status, const std::string& message) {
     HttpReply reply;
     reply.status = status;
-    reply.body =
-        options_.error_body ? options_.error_body(status, message) : absl::StrCat(message, "\n");
+    reply.body = options_.error_body ? options_.error_body(path, status, message)
+                                     : absl::StrCat(message, "\n");
     if (!options_.error_body) reply.content_type = "text/plain; charset=utf-8";
     return reply;
   }
 
   // Answers, if that makes sense, a request that could not be read.
-  awaitable<bool> RefuseUnread(error_code ec, const char* what, HttpRequest* request = nullptr) {
-    HttpReply reply;
+  awaitable<bool> RefuseUnread(error_code ec, const char* what, HttpRequest request,
+                               CallTraits traits) {
+    int status = 400;
+    std::string message;
     if (timed_out_) {
-      reply = Refusal(408, absl::StrCat("the request's ", what, " did not arrive in time"));
+      status = 408;
+      message = absl::StrCat("the request's ", what, " did not arrive in time");
     } else if (ec == http::error::body_limit) {
-      reply = Refusal(
-          413, absl::StrCat("the body is over the limit of ", options_.body_bytes_max, " bytes"));
+      status = 413;
+      message = absl::StrCat("the body is over the limit of ", options_.body_bytes_max, " bytes");
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-      reply = Refusal(
-          431, absl::StrCat("the head is over the limit of ", options_.header_bytes_max, " bytes"));
+      status = 431;
+      message = absl::StrCat("the head is over the limit of ", options_.header_bytes_max, " bytes");
     } else if (ec == http::error::end_of_stream || ec == http::error::partial_message ||
                ec.category() != error_code(http::error::bad_method).category()) {
       co_return false;  // the client has gone
     } else {
-      reply = Refusal(400, absl::StrCat("malformed HTTP request: ", ec.message()));
+      message = absl::StrCat("malformed HTTP request: ", ec.message());
     }
-    CallTraits traits{.keep_alive = false};
-    MakeCall(
-        request ? std::move(*request) : HttpRequest{.method = "-", .path = "-", .remote = remote_},
-        traits);
+    HttpReply reply = Refusal(request.path, status, message);
+    traits.keep_alive = false;
+    MakeCall(std::move(request), std::move(traits));
     call_->Reply(std::move(reply));
     co_return co_await Respond(true);
   }
@@ -278,8 +312,12 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         if (auto self = weak.lock()) self->Notify();
       });
     };
-    call_ = std::make_shared<BufferedCall>(std::move(request), traits, shared_->draining,
+    if (!request.request_id.empty())
+      traits.headers.emplace_back("X-Request-Id", request.request_id);
+    call_ = std::make_shared<BufferedCall>(std::move(request), std::move(traits), shared_->draining,
                                            std::move(notify));
+    if (!caller_.empty()) call_->Note("key", caller_);
+    call_->Hold(std::move(lease_));
   }
 
   // Reads ahead while the answer is made, to see at once when the peer goes away.
@@ -405,6 +443,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
                         .request_bytes = request_bytes_,
                         .response_bytes = call.body_bytes(),
                         .seconds = std::chrono::duration<double>(Clock::now() - started_).count(),
+                        .request_id = call.request_id(),
                         .notes = call.notes()});
   }
 
@@ -417,6 +456,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   boost::beast::flat_buffer buffer_{1 << 20};
   std::string remote_;
   std::string route_;
+  std::string caller_;
+  std::shared_ptr<void> lease_;  // until the call holds it
   std::shared_ptr<BufferedCall> call_;
   Clock::time_point started_;
   size_t request_bytes_ = 0;

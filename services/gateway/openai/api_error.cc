@@ -19,8 +19,6 @@ void AppendNullable(std::string_view name, const std::string& value, std::string
 
 std::string_view ApiErrorType(int status) {
   switch (status) {
-    case 401:
-      return "authentication_error";
     case 408:
     case 504:
       return "timeout";

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "services/common/log.h"
 #include "services/gateway/exchange/exchange.h"
 #include "services/gateway/openai/api_error.h"
@@ -92,36 +91,6 @@ std::vector<HttpRoute> OpenAiRoutes(GatewayCore* core) {
       {.method = "GET",
        .path = "/metrics",
        .handler = [core](auto call) { ReplyMetrics(core, call); }},
-  };
-}
-
-void SetHttpHooks(GatewayCore* core, HttpServerOptions* options) {
-  options->error_body = [](int status, const std::string& message) {
-    return ApiErrorJson({.status = status, .message = message});
-  };
-  options->on_access = [core](const HttpAccess& access) {
-    core->metrics()
-        ->GetCounter("quartet_gateway_http_requests_total",
-                     "HTTP requests; status 499: the client went away first.",
-                     {{"path", access.route}, {"status", absl::StrCat(access.status)}})
-        .Add();
-    core->metrics()
-        ->GetHistogram("quartet_gateway_http_request_seconds",
-                       "From the first byte of a request to the last of its answer.",
-                       LatencyBuckets(), {{"path", access.route}})
-        .Observe(access.seconds);
-    // Probes come every few seconds and say nothing that the metrics do not say.
-    const bool probe =
-        access.method == "GET" && access.status == 200 && access.route != "/v1/models";
-    const std::string line = absl::StrFormat(
-        "access method=%s path=%s status=%d in=%d out=%d ms=%.1f remote=%s%s", access.method,
-        access.path.substr(0, 100), access.status, access.request_bytes, access.response_bytes,
-        access.seconds * 1000, access.remote, access.notes);
-    if (probe) {
-      LogDebug(line);
-    } else {
-      LogInfo(line);
-    }
   };
 }
 

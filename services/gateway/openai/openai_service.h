@@ -14,9 +14,6 @@ namespace quartet::gateway {
 // on: parsing runs on the text pool, output on the engine client's threads.
 std::vector<HttpRoute> OpenAiRoutes(GatewayCore* core);
 
-// Metrics and access log of the HTTP server, and its error bodies.
-void SetHttpHooks(GatewayCore* core, HttpServerOptions* options);
-
 // Of the gateway and, as far as known, the coordinator. Does not block.
 std::string GatewayMetricsText(const GatewayCore& core);
 

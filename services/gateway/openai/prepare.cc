@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/gateway/routing/fair_key.h"
+#include "services/gateway/access/fair_key.h"
 #include "services/gateway/routing/gateway_core.h"
 #include "services/gateway/text/chat_prompt.h"
 #include "services/gateway/text/detokenizer.h"

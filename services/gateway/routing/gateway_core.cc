@@ -20,6 +20,40 @@ void RandomBytes(void* to, size_t size) {
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<unsigned char>(device());
 }
 
+// Takes a generation's tokens from what its caller may use in a minute: those of a prompt when the
+// engine has taken it, those of the answer as they come.
+class Charging final : public GenerationObserver {
+ public:
+  Charging(std::shared_ptr<GenerationObserver> inner, KeyGate* keys, uint64_t caller)
+      : inner_(std::move(inner)), keys_(keys), caller_(caller) {}
+
+  void OnAdmitted(uint32_t choice, const ChoiceUsage& usage) override {
+    Charge(choice, usage);
+    inner_->OnAdmitted(choice, usage);
+  }
+  bool OnUpdate(ChoiceUpdate update) override {
+    Charge(update.choice, update.usage);
+    return inner_->OnUpdate(std::move(update));
+  }
+  void OnFinished() override { inner_->OnFinished(); }
+  void OnError(const absl::Status& status, bool admitted) override {
+    inner_->OnError(status, admitted);
+  }
+
+ private:
+  void Charge(uint32_t choice, const ChoiceUsage& usage) {
+    if (charged_.size() <= choice) charged_.resize(choice + 1);
+    const int64_t used = int64_t{usage.prompt_tokens} + usage.completion_tokens;
+    if (used > charged_[choice]) keys_->ChargeTokens(caller_, used - charged_[choice]);
+    charged_[choice] = std::max(charged_[choice], used);
+  }
+
+  const std::shared_ptr<GenerationObserver> inner_;
+  KeyGate* const keys_;
+  const uint64_t caller_;
+  std::vector<int64_t> charged_;  // of each choice
+};
+
 }  // namespace
 
 GatewayCore::GatewayCore(GatewayOptions options, EngineClient* engine, TextPool* pool,
@@ -62,6 +96,10 @@ std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
       ->GetHistogram("vllm:request_params_n", "Choices of a request", {1, 2, 5, 10, 20},
                      {{"model_name", options_.served_model_name}, {"engine", "0"}})
       .Observe(static_cast<double>(plan.choices.size()));
+  if (options_.keys != nullptr) {
+    observer =
+        std::make_shared<Charging>(std::move(observer), options_.keys, plan.scheduling.fair_key);
+  }
   auto generation = StartGeneration(engine_, model(), std::move(plan),
                                     ObserveGeneration(std::move(observer), metrics_,
                                                       {.endpoint = std::string(endpoint),

@@ -12,6 +12,7 @@
 
 #include "absl/time/time.h"
 #include "services/common/metrics.h"
+#include "services/gateway/access/key_gate.h"
 #include "services/gateway/routing/engine_client.h"
 #include "services/gateway/routing/generation.h"
 #include "services/gateway/routing/text_pool.h"
@@ -24,9 +25,10 @@ struct GatewayOptions {
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;  // cached prefixes
   bool otel_metrics = false;              // OpenTelemetry's names beside our own
+  KeyGate* keys = nullptr;                // whose keys are asked for; null: anybody may ask
 };
 
-// Thread safe. Engine, pool and metrics belong to the caller and must outlive the core.
+// Thread safe. Engine, pool, metrics and keys belong to the caller and must outlive the core.
 class GatewayCore {
  public:
   GatewayCore(GatewayOptions options, EngineClient* engine, TextPool* pool, Metrics* metrics);

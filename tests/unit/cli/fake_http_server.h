@@ -23,7 +23,8 @@
 namespace quartet::cli {
 
 struct SeenRequest {
-  std::string line;  // "POST /v1/completions HTTP/1.1"
+  std::string line;           // "POST /v1/completions HTTP/1.1"
+  std::string authorization;  // the header's value in lower case
   std::string body;
 };
 
@@ -84,6 +85,9 @@ class FakeHttpServer {
       for (std::string header; std::getline(in, header) && header != "\r";) {
         for (char& c : header) c = static_cast<char>(std::tolower(c));
         if (header.rfind("content-length:", 0) == 0) length = std::stoul(header.substr(15));
+        if (header.rfind("authorization: ", 0) == 0) {
+          request.authorization = header.substr(15, header.size() - 16);  // without "\r"
+        }
       }
       if (buffer.size() < length) {
         boost::asio::read(socket, buffer, boost::asio::transfer_exactly(length - buffer.size()),

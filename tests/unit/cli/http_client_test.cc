@@ -39,7 +39,7 @@ TEST(ParseUrl, SaysWhatWouldBeRight) {
 }
 
 std::unique_ptr<HttpClient> ClientOf(const FakeHttpServer& server) {
-  return MakeHttpClient(*ParseUrl(server.url()));
+  return MakeHttpClient(*ParseUrl(server.url()), "");
 }
 
 TEST(HttpClient, UsesOneConnectionForSeveralRequests) {
@@ -52,6 +52,15 @@ TEST(HttpClient, UsesOneConnectionForSeveralRequests) {
   const auto second = client->Get("/two");
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->body, "GET /two HTTP/1.1");
+}
+
+TEST(HttpClient, AKeyGoesWithEveryRequest) {
+  FakeHttpServer server(
+      [](const SeenRequest& request) { return PlainAnswer(200, request.authorization); });
+  const auto client = MakeHttpClient(*ParseUrl(server.url()), "secret");
+  EXPECT_EQ(client->Get("/one")->body, "bearer secret");
+  EXPECT_EQ(client->Get("/two")->body, "bearer secret");
+  EXPECT_EQ(ClientOf(server)->Get("/three")->body, "");
 }
 
 TEST(HttpClient, StreamsAGoodAnswer) {

@@ -231,5 +231,15 @@ TEST(ParseCommand, RefusesWhatItCannotRead) {
               StartsWith("quartet: cannot read"));
 }
 
+TEST(Key, BecomesALineWithoutTheKey) {
+  const Outcome outcome = RunQuartet({"key", "ann"}, "correct-horse-battery-staple\n");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, ::testing::MatchesRegex("ann:[0-9a-f]+:[0-9a-f]+\n"));
+  const Outcome weak = RunQuartet({"key", "ann"}, "hunter2\n");
+  EXPECT_EQ(weak.exit_code, 1);
+  EXPECT_EQ(weak.out, "");
+  EXPECT_THAT(weak.err, HasSubstr("16 to 512"));
+}
+
 }  // namespace
 }  // namespace quartet::cli

@@ -63,6 +63,33 @@ TEST(HttpCall, AnswersToHeadHaveNoBodyButItsLength) {
   EXPECT_TRUE(bytes.ends_with("\r\n\r\n"));
 }
 
+TEST(HttpCall, HeadersOfEveryAnswerGiveWayToTheHandlers) {
+  Made made({.headers = {{"X-Request-Id", "server"}, {"Vary", "Origin"}}});
+  made.call.Reply({.headers = {{"x-request-id", "handler"}}});
+  const std::string bytes = made.call.Take().bytes;
+  EXPECT_NE(bytes.find("x-request-id: handler\r\nVary: Origin\r\n"), std::string::npos);
+  EXPECT_EQ(bytes.find("server"), std::string::npos);
+  EXPECT_EQ(made.call.request_id(), "handler");
+}
+
+TEST(HttpCall, WhatItHoldsIsLetGoBeforeTheEndIsSent) {
+  for (const int way : {0, 1, 2}) {
+    Made made;
+    auto lease = std::make_shared<int>();
+    std::weak_ptr<int> held = lease;
+    made.call.Hold(std::move(lease));
+    if (way == 0) made.call.Reply({});
+    if (way == 1) {
+      made.call.StartStream(SseHead());
+      made.call.Write(kSseDone);
+      EXPECT_FALSE(held.expired());
+      made.call.EndStream();
+    }
+    if (way == 2) made.call.Close();
+    EXPECT_TRUE(held.expired()) << way;
+  }
+}
+
 TEST(HttpCall, WhileTheServerDrainsConnectionsAreNotKept) {
   Made made;
   made.closing->store(true);

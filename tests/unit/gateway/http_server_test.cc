@@ -41,7 +41,7 @@ class Event {
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}) {
-    options.error_body = [](int status, const std::string& message) {
+    options.error_body = [](const std::string&, int status, const std::string& message) {
       return absl::StrCat("{\"status\":", status, ",\"message\":\"", message, "\"}");
     };
     options.on_access = [this](const HttpAccess& access) {
@@ -150,6 +150,88 @@ TEST_F(HttpServerTest, RefusesByPathMethodAndContent) {
                   "charset=utf-8\r\nContent-Length: 2\r\n\r\n{}")
                 .status,
             200);
+}
+
+TEST_F(HttpServerTest, PagesOfKnownOriginsMayAskAndRead) {
+  Start({.cors_origins = {"https://a.example"}});
+  const std::string origin = "Origin: https://a.example\r\n";
+  const std::string ask = "Access-Control-Request-Method: POST\r\n";
+  const auto options = [&](const std::string& path, const std::string& headers) {
+    return Fetch(address_, "OPTIONS " + path + " HTTP/1.1\r\n" + headers + "\r\n");
+  };
+  const RawReply preflight = options("/echo", origin + ask);
+  EXPECT_EQ(preflight.status, 200);
+  EXPECT_EQ(preflight.body, "");
+  EXPECT_EQ(preflight.headers.at("access-control-allow-origin"), "https://a.example");
+  EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), "POST");
+  EXPECT_EQ(options("/nowhere", origin + ask).status, 404);
+  EXPECT_EQ(options("/echo", origin).status, 405) << "not a preflight";
+  EXPECT_EQ(options("/echo", ask + "Origin: https://b.example\r\n").status, 405);
+  for (const std::string& request :
+       {PostText("/echo", "{}", origin), GetText("/nowhere", origin)}) {
+    EXPECT_EQ(Fetch(address_, request).headers.at("access-control-allow-origin"),
+              "https://a.example");
+  }
+  EXPECT_EQ(Fetch(address_, GetText("/hello")).headers.count("access-control-allow-origin"), 0u);
+}
+
+TEST_F(HttpServerTest, WithoutOriginsThereIsNoCrossOriginAccess) {
+  Start();
+  const std::string headers =
+      "Origin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n";
+  const RawReply reply = Fetch(address_, "OPTIONS /echo HTTP/1.1\r\n" + headers + "\r\n");
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.headers.count("access-control-allow-origin"), 0u);
+}
+
+TEST_F(HttpServerTest, ARequestThatIsNotAdmittedIsAnsweredBeforeItsBody) {
+  int leases = 0;  // of the connection's thread
+  Start({.admit = [&](const HttpRequest& request, const HttpRoute& route) {
+    HttpAdmission admission;
+    if (request.authorization != "Bearer yes") {
+      admission.refusal = HttpReply{.status = 401, .body = "no"};
+      return admission;
+    }
+    ++leases;
+    admission.lease = std::shared_ptr<void>(nullptr, [&](void*) { --leases; });
+    admission.caller = "ann";
+    return admission;
+  }});
+  RawClient refused(address_);
+  refused.Send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(refused.ReadReply().body, "no");
+  EXPECT_EQ(Access(0).status, 401);
+
+  RawClient client(address_);
+  for (const char* header : {"Authorization: Bearer yes\r\n", "X-Api-Key: yes\r\n"}) {
+    client.Send(PostText("/echo", "{}", header));
+    EXPECT_EQ(client.ReadReply().status, 200);
+    EXPECT_EQ(leases, 0) << "let go before the answer had come";
+  }
+  EXPECT_EQ(Access(1).notes, " key=ann");
+  client.Send(GetText("/nowhere"));
+  EXPECT_EQ(client.ReadReply().status, 404) << "where there is nothing, nothing is asked";
+  EXPECT_EQ(Access(3).notes, "");
+}
+
+TEST_F(HttpServerTest, RequestsHaveTheirClientsIdOrOneThatWasMade) {
+  Start({.make_request_id = [] { return std::string("made"); }});
+  EXPECT_EQ(Fetch(address_, GetText("/hello")).headers.at("x-request-id"), "made");
+  EXPECT_EQ(Fetch(address_, GetText("/hello", "X-Request-Id: mine\r\n")).headers.at("x-request-id"),
+            "mine");
+  EXPECT_EQ(Access(0).request_id, "made");
+  EXPECT_EQ(Access(1).request_id, "mine");
+}
+
+TEST_F(HttpServerTest, ABodyWithTwoLengthsIsRefused) {
+  Start();
+  for (const char* lengths : {"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+                              "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+                              "Content-Length: 2\r\nContent-Length: 3\r\n"}) {
+    EXPECT_EQ(Fetch(address_, absl::StrCat("POST /echo HTTP/1.1\r\n", lengths, "\r\n{}")).status,
+              400)
+        << lengths;
+  }
 }
 
 TEST_F(HttpServerTest, HeadIsGetWithoutTheBody) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "services/gateway/routing/fair_key.h"
+#include "services/gateway/access/fair_key.h"
 #include "services/gateway/text/json.h"
 
 namespace quartet::gateway {

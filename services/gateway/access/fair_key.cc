@@ -1,18 +1,14 @@
-#include "services/gateway/routing/fair_key.h"
+#include "services/gateway/access/fair_key.h"
 
 #include <openssl/evp.h>
 
 #include <string>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/gateway/text/absl_strings.h"
+#include "services/gateway/access/api_keys.h"
 
 namespace quartet::gateway {
 namespace {
-
-constexpr std::string_view kBearer = "bearer ";
 
 uint64_t Digest(std::string_view kind, std::string_view value) {
   std::string bytes(kind);
@@ -29,11 +25,8 @@ uint64_t Digest(std::string_view kind, std::string_view value) {
 }  // namespace
 
 uint64_t FairKey(std::string_view authorization, std::string_view user) {
-  if (absl::StartsWithIgnoreCase(text::Av(authorization), text::Av(kBearer))) {
-    const absl::string_view token =
-        absl::StripAsciiWhitespace(text::Av(authorization.substr(kBearer.size())));
-    if (!token.empty()) return Digest("token:", {token.data(), token.size()});
-  }
+  const std::string_view token = BearerKey(authorization);
+  if (!token.empty()) return Digest("token:", token);
   return user.empty() ? 0 : Digest("user:", user);
 }
 

@@ -1,6 +1,6 @@
 // Whose request it is, for the engine's fair shares and for what it may find in the prefix cache.
-#ifndef QUARTET_SERVICES_GATEWAY_ROUTING_FAIR_KEY_H_
-#define QUARTET_SERVICES_GATEWAY_ROUTING_FAIR_KEY_H_
+#ifndef QUARTET_SERVICES_GATEWAY_ACCESS_FAIR_KEY_H_
+#define QUARTET_SERVICES_GATEWAY_ACCESS_FAIR_KEY_H_
 
 #include <cstdint>
 #include <string>
@@ -19,4 +19,4 @@ std::string SaltOfKey(std::string_view authorization);
 
 }  // namespace quartet::gateway
 
-#endif  // QUARTET_SERVICES_GATEWAY_ROUTING_FAIR_KEY_H_
+#endif  // QUARTET_SERVICES_GATEWAY_ACCESS_FAIR_KEY_H_
