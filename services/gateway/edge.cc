@@ -13,11 +13,14 @@
 #include "services/gateway/anthropic/messages_service.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/openai_service.h"
+#include "services/gateway/openai/text_service.h"
+#include "services/gateway/openapi_document.h"
 
 namespace quartet::gateway {
 namespace {
 
-constexpr std::string_view kOpenPaths[] = {"/livez", "/readyz", "/health", "/metrics"};
+constexpr std::string_view kOpenPaths[] = {"/livez",   "/readyz",  "/health",
+                                           "/metrics", "/version", "/openapi.json"};
 
 bool IsMessagesPath(std::string_view path) {
   return path == "/v1/messages" || path.starts_with("/v1/messages/");
@@ -71,6 +74,10 @@ void LogAccess(Metrics* metrics, const HttpAccess& access) {
 std::vector<HttpRoute> GatewayRoutes(GatewayCore* core) {
   std::vector<HttpRoute> routes = OpenAiRoutes(core);
   std::ranges::move(AnthropicRoutes(core), std::back_inserter(routes));
+  std::ranges::move(TextRoutes(core), std::back_inserter(routes));
+  routes.push_back({.method = "GET", .path = "/openapi.json", .handler = [](auto call) {
+                      call->Reply({.body = std::string(OpenApiDocument())});
+                    }});
   return routes;
 }
 

@@ -20,9 +20,10 @@ using text::Value;
 
 constexpr uint32_t kCompletionTokensDefault = 16;
 
-// Pictures, sounds and films need what this server does not have yet, and must not be dropped
-// without a word.
+}  // namespace
+
 std::optional<ApiError> RefuseMedia(const Value& messages) {
+  if (!messages.is_list()) return std::nullopt;
   for (size_t i = 0; i < messages.list().size(); ++i) {
     const Value content = messages.list()[i].Get("content");
     if (!content.is_list()) continue;
@@ -48,6 +49,8 @@ std::optional<ApiError> RefuseMedia(const Value& messages) {
   }
   return std::nullopt;
 }
+
+namespace {
 
 void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepared* out) {
   GenerationPlan& plan = out->plan;

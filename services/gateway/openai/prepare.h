@@ -2,6 +2,7 @@
 #ifndef QUARTET_SERVICES_GATEWAY_OPENAI_PREPARE_H_
 #define QUARTET_SERVICES_GATEWAY_OPENAI_PREPARE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -38,6 +39,10 @@ struct Prepared {
 
 // Pure and thread safe, as all functions here.
 std::variant<text::Value, ApiError> ParseBody(std::string_view body);
+// Pictures, sounds and films need what this server does not have yet, and must not be dropped
+// without a word.
+std::optional<ApiError> RefuseMedia(const text::Value& messages);
+
 std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const PrepareContext& context);
 std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body,
                                                    const PrepareContext& context);

@@ -18,6 +18,8 @@ constexpr double kRepetitionPenaltyMax = 1e6;
 constexpr int64_t kTopLogprobsMax = 20;
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
+}  // namespace
+
 void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error) {
   const std::optional<std::string> model = fields.String("model");
   if (!model || *model == limits.served_model_name || fields.failed()) return;
@@ -28,6 +30,8 @@ void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiEr
                     .param = "model",
                     .code = "model_not_found"};
 }
+
+namespace {
 
 void RefuseBool(Fields& fields, std::string_view name, bool neutral) {
   const std::optional<bool> value = fields.Bool(name);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "services/gateway/openai/api_error.h"
+#include "services/gateway/openai/fields.h"
 #include "services/gateway/routing/engine_client.h"
 #include "services/gateway/text/end_tokens.h"
 #include "services/gateway/text/value.h"
@@ -72,6 +73,9 @@ struct CompletionFields : CommonFields {
   std::vector<CompletionPrompt> prompts;
   bool echo = false;
 };
+
+// Fails if the field "model" is there and names another than the served one.
+void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error);
 
 // Both refuse, by name, everything that asks for something that this server does not do; unknown
 // fields are ignored. The messages of a chat are checked only as far as their list; the prompt
