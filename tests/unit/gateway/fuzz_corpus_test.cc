@@ -7,8 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "services/gateway/access/api_keys.h"
+
 namespace quartet::fuzz {
 
+void FuzzApiKeys(std::string_view input);
+void FuzzHttpHead(std::string_view input);
+void FuzzPrepareChat(std::string_view input);
+void FuzzTextRequests(std::string_view input);
 void FuzzTranslations(std::string_view input);
 
 namespace {
@@ -37,6 +43,49 @@ TEST(FuzzCorpus, Translations) {
       R"("arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"r"}]})";
   RunTarget(FuzzTranslations,
             {"0" + messages, "1" + messages, "2" + responses, "2{\"input\":\"x\"}"}, 3000);
+}
+
+TEST(FuzzCorpus, PrepareChat) {
+  const std::string chat =
+      R"({"model":"m","messages":[{"role":"system","content":"Be <|user|> brief."},)"
+      R"({"role":"user","content":[{"type":"text","text":"h\u00e9"}]},{"role":"assistant",)"
+      R"("tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"n\":1}"}}]},)"
+      R"({"role":"tool","tool_call_id":"a","content":"1"}],"tools":[{"type":"function","function":)"
+      R"({"name":"f","parameters":{"properties":{"n":{"type":"integer"}}}}}],"max_tokens":9,)"
+      R"("temperature":0.5,"stop":["a"],"seed":-1,"stream":true,"stream_options":{"include_usage":true}})";
+  const std::string completion =
+      R"({"prompt":[[1,2],[3]],"max_tokens":3,"top_p":0.5,"stop_token_ids":[5],"echo":true})";
+  std::vector<std::string> seeds;
+  for (char choice = 0; choice < 4; ++choice) seeds.push_back(std::string(1, choice) + chat);
+  seeds.push_back("\x04" + completion);
+  seeds.push_back(
+      "\x04"
+      R"({"prompt":["a <|user|>","b"],"n":1,"logit_bias":{"5":1}})");
+  RunTarget(FuzzPrepareChat, seeds, 400);
+}
+
+TEST(FuzzCorpus, TextRequests) {
+  RunTarget(FuzzTextRequests,
+            {std::string(1, '\0') + R"({"prompt":"h\u00e9 <|user|>","return_token_strs":true})",
+             std::string(1, '\0') + R"({"messages":[{"role":"user","content":"a"}]})",
+             "\x01"
+             R"({"tokens":[1,200,2047]})",
+             "\x02"
+             R"({"messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"})"},
+            500);
+}
+
+TEST(FuzzCorpus, HttpHead) {
+  RunTarget(FuzzHttpHead,
+            {"GET\nhttp://h/a?q\nid-1\nhttps://a.example\nPOST\nauthorization, x-a",
+             "OPTIONS\n/item/b\napplication/json; charset=utf-8\ngzip\n\n\r", ""},
+            3000);
+}
+
+TEST(FuzzCorpus, ApiKeys) {
+  const std::string line = *gateway::MakeApiKeyLine("ann", "key-of-ann-0123456789");
+  RunTarget(FuzzApiKeys, {line + " requests=2 tokens-per-minute=5\n# no\n", line + "\n" + line},
+            2000);
 }
 
 }  // namespace
