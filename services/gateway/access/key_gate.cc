@@ -82,8 +82,9 @@ std::variant<std::shared_ptr<KeyLease>, KeyRefusal> KeyGate::Admit(std::string_v
                                                                    bool counted) {
   const std::string_view key = BearerKey(authorization);
   if (key.empty()) {
-    return KeyRefusal{.reason = KeyRefusal::Reason::kNoKey,
-                      .message = "no API key was given; send Authorization: Bearer KEY"};
+    return KeyRefusal{
+        .reason = KeyRefusal::Reason::kNoKey,
+        .message = "no API key was given; send Authorization: Bearer KEY or X-Api-Key: KEY"};
   }
   const std::optional<size_t> found = keys_.Find(key);
   if (!found) {

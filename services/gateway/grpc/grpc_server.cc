@@ -92,7 +92,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
       Fail(*error);
       return;
     }
-    lease_ = std::get<std::shared_ptr<KeyLease>>(std::move(admitted));
+    {
+      std::lock_guard lock(mutex_);
+      lease_ = std::get<std::shared_ptr<KeyLease>>(std::move(admitted));
+    }
     if (!core_->NotReadyReason().empty()) {
       Fail(NotReadyError());
       return;
