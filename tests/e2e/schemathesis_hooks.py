@@ -8,7 +8,8 @@ import schemathesis
 TOKENS_MAX = 8
 DEADLINE_MS_MIN = 60_000
 DEADLINE = "X-Request-Deadline-Ms"
-GENERATING = ("/v1/chat/completions", "/v1/completions")
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
 
 def is_short(deadline):
@@ -25,9 +26,9 @@ def before_call(context, case, kwargs):
     body = case.body
     if not isinstance(body, dict):
         return
-    limits = [body.get(name) for name in ("max_tokens", "max_completion_tokens")]
-    if limits == [None, None] or any(isinstance(limit, int) and limit > TOKENS_MAX for limit in limits):
-        body = {**body, "max_tokens": TOKENS_MAX, "max_completion_tokens": TOKENS_MAX}
+    limits = [body.get(name) for name in LIMITS]
+    if not any(limits) or any(isinstance(limit, int) and limit > TOKENS_MAX for limit in limits):
+        body = {**body, **dict.fromkeys(LIMITS, TOKENS_MAX)}
     if is_short(body.get("ttft_deadline_ms")):
         body = {**body, "ttft_deadline_ms": DEADLINE_MS_MIN}
     case.body = body
