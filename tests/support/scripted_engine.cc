@@ -236,6 +236,7 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
                                submit.thinking().end_ids().end()};
     }
     seen.cache_salt = submit.cache_salt();
+    seen.cache_read_only = submit.cache_read_only();
     seen.fair_key = submit.fair_key();
     seen.batch = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH;
     seen.first_token_deadline_ms = submit.first_token_deadline_ms();

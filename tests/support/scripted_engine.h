@@ -45,6 +45,7 @@ struct SeenSequence {
   bool thinking_open = false;
   std::vector<int32_t> thinking_end_ids;
   std::string cache_salt;
+  bool cache_read_only = false;
   uint64_t fair_key = 0;
   bool batch = false;
   uint32_t first_token_deadline_ms = 0;

@@ -389,7 +389,8 @@ void Core::End(Sequence& sequence, Output output, uint32_t text_tokens) {
   queue_.Remove(sequence.id);
   const auto owned = sequences_.find(sequence.id);
   if (sequence.admitted() && outputs_.back().kind == Output::Kind::kFinished) NoteService(sequence);
-  if (sequence.state == SequenceState::kDecode && sequence.lease.active() && text_tokens > 0) {
+  if (sequence.state == SequenceState::kDecode && sequence.lease.active() && text_tokens > 0 &&
+      !sequence.request.cache_read_only) {
     BeginClosing(std::move(owned->second), text_tokens);
   } else if (sequence.admitted()) {
     ReleasePlace(sequence);

@@ -88,8 +88,8 @@ bool Core::AwaitsTwin(const Sequence& sequence) {
     }
     const uint32_t shared = SharedWith(sequence, *other);
     if (shared <= other->absorbed) continue;
-    // Where they part is worth a snapshot, as at a branch of what is cached. A row of the plan in the
-    // making can still take it.
+    // Where they part is worth a snapshot, as at a branch of what is cached. A row of the plan in
+    // the making can still take it.
     const uint32_t planned = other->next_position();
     const bool in_row = shared < planned + DraftedTokens(*other);
     if (shared > planned && other->marks.branch_point <= other->absorbed &&
@@ -127,7 +127,7 @@ std::optional<Resume> Core::BeginBehindPrefix(Sequence& sequence, uint64_t pages
   sequence.publishes = false;
   sequence.restores = 0;
   if (!UsesCache(sequence)) return std::nullopt;
-  sequence.publishes = !sequence.preempted;
+  sequence.publishes = !sequence.preempted && !sequence.request.cache_read_only;
   PrefixPath path = PathOf(sequence);
   if (BeginsAfresh(sequence, pages)) path.keys = {};
   PrefixHit hit = index_->Acquire(path, now);

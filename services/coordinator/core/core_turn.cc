@@ -42,7 +42,7 @@ std::optional<uint32_t> Core::TakeSnapshot() {
 // The snapshot to take when the live state of an answer goes from `before` tokens to `after`.
 std::optional<FinishedSnapshot> Core::TakeAnswerExport(const Sequence& sequence, uint32_t before,
                                                        uint32_t after) {
-  if (!sequence.lease.active()) return std::nullopt;
+  if (!sequence.lease.active() || sequence.request.cache_read_only) return std::nullopt;
   const std::optional<DecodeExport> due = DecodeSnapshot(config_.snapshot_policy, before, after);
   if (!due.has_value()) return std::nullopt;
   const std::optional<uint32_t> place = TakeSnapshot();
@@ -179,7 +179,7 @@ void Core::FinishTurns(uint64_t step_id, TimeUs now) {
 // below. Nobody else can have the pages before they are there. That the client may still cut the
 // answer does no harm: who begins behind a text has that text.
 void Core::Park(Sequence& sequence, TimeUs now) {
-  if (!sequence.lease.active()) return;
+  if (!sequence.lease.active() || sequence.request.cache_read_only) return;
   sequence.lease.ReleaseSnapshot();
   sequence.publishes = true;
   PublishUnits(sequence, sequence.absorbed);

@@ -146,6 +146,8 @@ struct Request {
   std::vector<UnitKey> unit_keys;
   // How many tokens of the prompt other conversations begin with too, as far as is known.
   uint32_t system_prefix_tokens = 0;
+  // Begins behind what is cached, and leaves nothing in the cache.
+  bool cache_read_only = false;
 
   // Whether its draws depend on the text itself, not only on the model's state.
   bool needs_text() const { return sampling.penalises() || thinking.has_value(); }

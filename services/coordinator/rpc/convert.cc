@@ -147,6 +147,7 @@ Request ToRequest(const v1::Submit& submit) {
   if (submit.has_thinking()) request.thinking = ToBudget(submit.thinking());
   request.fair_key = submit.fair_key();
   request.system_prefix_tokens = submit.system_prefix_tokens();
+  request.cache_read_only = submit.cache_read_only();
   request.request_class = submit.request_class() == v1::Submit::REQUEST_CLASS_BATCH
                               ? RequestClass::kBatch
                               : RequestClass::kInteractive;

@@ -84,12 +84,12 @@ void Fields(C& code, S& s) {
   auto& [request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
          prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
          fair_key, request_class, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
-         system_prefix_tokens] = s;
+         system_prefix_tokens, cache_read_only] = s;
   bool batch = request_class == RequestClass::kBatch;
   code.All(request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
            prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
            fair_key, batch, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
-           system_prefix_tokens);
+           system_prefix_tokens, cache_read_only);
   if constexpr (!std::is_const_v<S>) {
     request_class = batch ? RequestClass::kBatch : RequestClass::kInteractive;
   }

@@ -182,6 +182,7 @@ class RandomClients {
       std::copy_n(system.prompt_ids.begin(), random_.Permille(300) ? random_.Below(shared) : shared,
                   request.prompt_ids.begin());
       if (random_.Permille(500)) request.system_prefix_tokens = random_.Below(shared + 1);
+      request.cache_read_only = random_.Permille(50);
     }
     request.sampling.choice = random_.Below(3);
     request.logprobs = random_.Permille(250);

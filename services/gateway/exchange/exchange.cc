@@ -129,8 +129,8 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
       return;
     }
     auto* plan = std::get_if<GenerationPlan>(&result);
-    request_id_ = plan && !plan->request_id.empty() ? Plain(plan->request_id)
-                                                    : call_->request().request_id;
+    request_id_ =
+        plan && !plan->request_id.empty() ? Plain(plan->request_id) : call_->request().request_id;
     if (!plan) {
       HttpReply reply = std::get<HttpReply>(std::move(result));
       reply.headers.push_back(IdHeader());

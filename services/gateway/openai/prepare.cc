@@ -66,6 +66,7 @@ void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepa
   plan.ignore_eos = fields.ignore_eos;
   plan.logprobs = fields.logprobs;
   plan.cache_salt = fields.cache_salt;
+  plan.cache_read_only = fields.cache_read_only;
   if (plan.cache_salt.empty() && !context.share_cache_between_keys) {
     plan.cache_salt = SaltOfKey(context.authorization);
   }

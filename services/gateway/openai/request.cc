@@ -223,6 +223,7 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
   out->request_id = fields.String("request_id").value_or("");
   if (out->request_id.size() > 128) fields.Fail("request_id", "must be at most 128 bytes long");
   out->cache_salt = fields.String("cache_salt").value_or("");
+  out->cache_read_only = fields.Bool("cache_read_only").value_or(false);
   if (out->cache_salt.size() > 256) fields.Fail("cache_salt", "must be at most 256 bytes long");
 
   ParseChoices(fields, out);

@@ -54,6 +54,7 @@ struct CommonFields {
   bool return_token_ids = false;
   std::string request_id;
   std::string cache_salt;
+  bool cache_read_only = false;  // of the prefix cache
   std::string user;
   bool batch = false;  // asked for as service_tier "flex", or as a priority above 0
   std::optional<int64_t> ttft_deadline_ms;

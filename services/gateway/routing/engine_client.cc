@@ -73,6 +73,7 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
     thinking->set_open(from.thinking->open);
   }
   to->set_cache_salt(from.cache_salt);
+  to->set_cache_read_only(from.cache_read_only);
   to->set_system_prefix_tokens(from.system_prefix_tokens);
   to->set_fair_key(from.scheduling.fair_key);
   to->set_request_class(from.scheduling.batch ? v1::Submit::REQUEST_CLASS_BATCH

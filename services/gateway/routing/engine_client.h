@@ -70,6 +70,7 @@ struct SequenceRequest {
   LogprobsWanted logprobs;
   std::optional<ThinkingBudget> thinking;
   std::string cache_salt;
+  bool cache_read_only = false;
   Scheduling scheduling;
 };
 

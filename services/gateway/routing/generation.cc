@@ -51,6 +51,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.thinking = plan_.thinking;
       if (request.thinking) request.thinking->open = choice.opens_think;
       request.cache_salt = plan_.cache_salt;
+      request.cache_read_only = plan_.cache_read_only;
       request.scheduling = plan_.scheduling;
       choices_[i]->sequence =
           engine->Submit(request, std::make_shared<Line>(shared_from_this(), i));

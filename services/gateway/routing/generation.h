@@ -36,6 +36,7 @@ struct GenerationPlan {
   LogprobsWanted logprobs;
   std::optional<ThinkingBudget> thinking;  // `open` comes from the choice
   std::string cache_salt;
+  bool cache_read_only = false;
   Scheduling scheduling;
 };
 

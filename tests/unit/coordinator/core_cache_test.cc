@@ -240,6 +240,22 @@ TEST_F(CoreCacheTest, WithoutKeysOrWithPromptLogProbabilitiesTheCacheIsLeftAlone
   EXPECT_EQ(Run(request), 768u);
 }
 
+TEST_F(CoreCacheTest, ARequestThatOnlyReadsLeavesNothing) {
+  const Request first = Ask(Prompt(0, 3000, 1), 4);
+  Run(first);
+  const Ledger before = harness.core.GetLedger();
+  Request more = Ask(Prompt(0, 3000, 1), 600);
+  const std::vector<int32_t> tail = Prompt(0, 3000, 2);
+  more.prompt_ids.insert(more.prompt_ids.end(), tail.begin(), tail.end());
+  CoreHarness::NameUnits(more);
+  more.cache_read_only = true;
+  EXPECT_EQ(Run(more), 2816u);
+  const Ledger after = harness.core.GetLedger();
+  EXPECT_EQ(after.cached_pages, before.cached_pages);
+  EXPECT_EQ(after.snapshots_used, before.snapshots_used);
+  ExpectOnlyTheCacheHoldsPages();
+}
+
 TEST_F(CoreCacheTest, OtherDomainsNeverMeet) {
   Request request = Ask(Prompt(0, 1000, 1), 4);
   Run(request);

@@ -61,7 +61,7 @@ TEST_F(ChatApiTest, AnAnswerHasReasoningContentAndUsage) {
 }
 
 TEST_F(ChatApiTest, TheEngineGetsTheRenderedPromptAndTheModelsEnds) {
-  Chat(R"("request_id":"abc 1","cache_salt":"s")");
+  Chat(R"("request_id":"abc 1","cache_salt":"s","cache_read_only":true)");
   const testing::SeenSequence seen = LastSeen();
   EXPECT_EQ(seen.prompt_ids,
             Ids("[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi<|assistant|><think>"));
@@ -71,6 +71,7 @@ TEST_F(ChatApiTest, TheEngineGetsTheRenderedPromptAndTheModelsEnds) {
   EXPECT_EQ(seen.temperature, 0) << "the model's files say do_sample: false";
   EXPECT_EQ(seen.request_id, "abc_1");
   EXPECT_EQ(seen.cache_salt, "s");
+  EXPECT_TRUE(seen.cache_read_only);
 }
 
 TEST_F(ChatApiTest, SamplingFieldsReachTheEngine) {
