@@ -8,8 +8,13 @@ import schemathesis
 TOKENS_MAX = 8
 DEADLINE_MS_MIN = 60_000
 DEADLINE = "X-Request-Deadline-Ms"
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+# What limits an answer, by the path that generates it.
+LIMITS = {
+    "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
+    "/v1/completions": ("max_tokens", "max_completion_tokens"),
+    "/v1/responses": ("max_output_tokens",),
+    "/v1/messages": ("max_tokens",),
+}
 
 
 def is_short(deadline):
@@ -18,7 +23,8 @@ def is_short(deadline):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    if case.operation.path not in GENERATING:
+    names = LIMITS.get(case.operation.path)
+    if names is None:
         return
     header = str((case.headers or {}).get(DEADLINE, ""))
     if header.isdecimal() and is_short(int(header)):
@@ -26,9 +32,9 @@ def before_call(context, case, kwargs):
     body = case.body
     if not isinstance(body, dict):
         return
-    limits = [body.get(name) for name in LIMITS]
-    if not any(limits) or any(isinstance(limit, int) and limit > TOKENS_MAX for limit in limits):
-        body = {**body, **dict.fromkeys(LIMITS, TOKENS_MAX)}
+    limits = [body.get(name) for name in names]
+    if all(limit is None for limit in limits) or any(isinstance(limit, int) and limit > TOKENS_MAX for limit in limits):
+        body = {**body, **dict.fromkeys(names, TOKENS_MAX)}
     if is_short(body.get("ttft_deadline_ms")):
         body = {**body, "ttft_deadline_ms": DEADLINE_MS_MIN}
     case.body = body
