@@ -32,12 +32,14 @@ int Fail(const StatusChannel& status, const std::string& message) {
 }
 
 std::string LimitsLine(const HttpServerOptions& http, int text_threads) {
-  return absl::StrCat("limits: http_threads=", http.threads, " connections=", http.connections_max,
-                      " header_bytes=", http.header_bytes_max, " body_bytes=", http.body_bytes_max,
-                      " bodies_bytes=", http.bodies_bytes_max,
-                      " stream_pause_bytes=", http.marks.pause_at,
-                      " slow_reader_ms=", http.slow_reader_timeout.count(),
-                      " text_threads=", text_threads, " api_keys_max=", kApiKeysMax);
+  return absl::StrCat(
+      "limits: http_threads=", http.threads, " connections=", http.connections_max,
+      " header_bytes=", http.header_bytes_max, " body_bytes=", http.body_bytes_max,
+      " bodies_bytes=", http.bodies_bytes_max, " header_ms=", http.header_timeout.count(),
+      " body_ms=", http.body_timeout.count(), " idle_ms=", http.idle_timeout.count(),
+      " stream_pause_bytes=", http.marks.pause_at,
+      " slow_reader_ms=", http.slow_reader_timeout.count(), " text_threads=", text_threads,
+      " api_keys_max=", kApiKeysMax);
 }
 
 int Run(const Flags& flags) {
