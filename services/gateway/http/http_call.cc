@@ -91,12 +91,14 @@ void BufferedCall::MakeHead(int status, std::string_view content_type, const Htt
     absl::StrAppend(&pending_, name, ": ", value, "\r\n");
     if (absl::EqualsIgnoreCase(name, "X-Request-Id")) request_id_ = value;
   };
-  for (const auto& [name, value] : headers) add(name, value);
-  for (const auto& [name, value] : traits_.headers) {
-    const bool set = std::any_of(headers.begin(), headers.end(), [&](const auto& header) {
+  const auto is_set = [&headers](const std::string& name) {
+    return std::any_of(headers.begin(), headers.end(), [&name](const auto& header) {
       return absl::EqualsIgnoreCase(header.first, name);
     });
-    if (!set) add(name, value);
+  };
+  for (const auto& [name, value] : headers) add(name, value);
+  for (const auto& [name, value] : traits_.headers) {
+    if (!is_set(name)) add(name, value);
   }
   if (!keep_alive_) {
     pending_ += "Connection: close\r\n";
