@@ -157,8 +157,6 @@ def test_models(client):
     [
         (openai.BadRequestError, {"temperature": 3}, "temperature"),
         (openai.BadRequestError, {"messages": []}, "messages"),
-        (openai.BadRequestError, {"n": 2}, "n"),
-        (openai.BadRequestError, {"logprobs": True}, "logprobs"),
         (openai.BadRequestError, {"response_format": {"type": "json_object"}}, "response_format"),
         (openai.BadRequestError, {"logit_bias": {"2048": 5}}, "logit_bias"),
         (openai.NotFoundError, {"model": "gpt-9"}, "model"),
