@@ -5,7 +5,7 @@
     oracle.py --ranks 1 --margin 0.1               where rounding depends on the settings (QUARTET_TEST_DEVICE=cuda)
 
 A conversation is drawn from a seed: a system prompt that others share, then turns that go on, branch off or change what
-was said, greedy or sampled, and some are left in the middle of an answer. Several run at once, in an order and number
+was said, greedy or sampled, some with penalties, and some are left in the middle of an answer. Several run at once, in an order and number
 that differ from setting to setting. Within one tensor-parallel size every token must be the same, whatever the cache, the
 chunks and the speculation. Between sizes sums are added in another order: where two texts part for the first time, the two
 tokens must be nearly equal in the model's own eyes, and what follows is not compared. On a GPU the sums of a prompt also
@@ -169,6 +169,9 @@ def converse(address, seed, number, max_turns):
             temperature = draw.choice([0, 0, 0.7, 1.0, 1.5])
             sampling = {"temperature": temperature, "top_p": 1, "top_k": 0, "min_p": 0}
             sampling["seed"] = draw.randrange(1 << 31)
+            if draw.random() < 0.4:
+                sampling["presence_penalty"] = draw.choice([0, 0.5, 1.5])
+                sampling["frequency_penalty"] = draw.choice([-0.25, 0.25, 1])
             max_tokens = draw.randint(1, 40)
             leave_after = draw.randint(1, max_tokens) if draw.random() < 0.15 else None
             ids = complete(connection, prompt, sampling, max_tokens, leave_after)
@@ -269,6 +272,8 @@ class Scorer:
     def value(self, turn, at, token):
         """What the draw of token number `at` maximises, in units of logits."""
         logprob = self.logprob(turn.prompt + turn.tokens[:at], token)
+        if said := turn.tokens[:at].count(token):
+            logprob -= turn.sampling.get("presence_penalty", 0) + said * turn.sampling.get("frequency_penalty", 0)
         temperature = turn.sampling["temperature"]
         if temperature == 0:
             return logprob

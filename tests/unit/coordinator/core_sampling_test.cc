@@ -139,5 +139,38 @@ TEST(PlanHash, CoversWhatIsDrawnAndTold) {
   EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end());
 }
 
+TEST(Convert, WhatShapesADrawGoesToTheCoreAndToTheWorkers) {
+  v1::Submit submit;
+  for (const int32_t id : {9, 3, 700, 1}) {
+    (*submit.mutable_sampling()->mutable_logit_bias())[id] = static_cast<float>(id) / 100;
+  }
+  submit.mutable_sampling()->add_banned_ids(8);
+  submit.set_top_logprobs(2);
+  submit.mutable_thinking()->set_max_tokens(7);
+  submit.mutable_thinking()->add_end_ids(5);
+  const Request request = ToRequest(submit);
+  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(std::pair(1, 0.01f), std::pair(3, 0.03f),
+                                                       std::pair(9, 0.09f), std::pair(700, 7.0f)));
+  EXPECT_EQ(request.top_logprobs, 2u);
+  ASSERT_TRUE(request.thinking.has_value());
+  EXPECT_EQ(request.thinking->max_tokens, 7u);
+
+  const v1::SequenceOpen open = ToProto(
+      SequenceOpen{.sampling = request.sampling,
+                   .thinking = request.thinking,
+                   .resume = Resume{.snapshot = 1, .n_tokens = 2, .pages = {}, .tokens = {4, 6}}});
+  EXPECT_EQ(open.sampling().logit_bias().at(700), 7.0f);
+  EXPECT_THAT(open.sampling().banned_ids(), ElementsAre(8));
+  EXPECT_THAT(open.thinking().end_ids(), ElementsAre(5));
+  EXPECT_THAT(open.resume().tokens(), ElementsAre(4, 6));
+
+  StepPlan plan;
+  plan.rows.push_back({.top_logprobs = 3, .target_top_logprobs = 4, .allow_masks = {"ab", ""}});
+  const v1::Row row = ToProto(plan).rows(0);
+  EXPECT_EQ(row.top_logprobs(), 3u);
+  EXPECT_EQ(row.target_top_logprobs(), 4u);
+  EXPECT_THAT(row.allow_masks(), ElementsAre("ab", ""));
+}
+
 }  // namespace
 }  // namespace quartet::coordinator
