@@ -140,5 +140,17 @@ TEST(StopStrings, TheResultDoesNotDependOnTheCutting) {
   }
 }
 
+TEST(StopMatcher, TextThatIsSkippedHoldsNoMatchAndBeginsNone) {
+  StopMatcher matcher({"ab"});
+  EXPECT_EQ(matcher.Skip("xaba"), "xaba");
+  EXPECT_EQ(matcher.Append("bc"), "bc");
+  EXPECT_EQ(matcher.Append("a"), "");
+  EXPECT_EQ(matcher.Skip("b"), "ab") << "what was held comes first";
+  EXPECT_EQ(matcher.Append("cabd"), "c");
+  EXPECT_TRUE(matcher.stopped());
+  EXPECT_EQ(matcher.match_begin(), 9u);
+  EXPECT_EQ(matcher.Skip("x"), "");
+}
+
 }  // namespace
 }  // namespace quartet::text

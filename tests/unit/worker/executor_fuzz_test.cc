@@ -36,6 +36,13 @@ class ExecutorRandomTest : public ExecutorFixture, public testing::WithParamInte
     return kTestPages;
   }
 
+  // Allows the first ids, so that something is left whatever else is banned.
+  std::string Mask() {
+    std::string mask(kTestVocab / 8, '\xff');
+    for (size_t byte = 4; byte < mask.size(); ++byte) mask[byte] = static_cast<char>(random_());
+    return mask;
+  }
+
   // A right row for a sequence that is open.
   v1::Row RightRow(uint64_t uid, const Book& book, std::set<uint32_t>* used_pages) {
     v1::Row row;
@@ -64,6 +71,12 @@ class ExecutorRandomTest : public ExecutorFixture, public testing::WithParamInte
         row.add_logprob_targets(static_cast<int32_t>(Below(kTestVocab)));
       }
     }
+    if (OneIn(3)) row.set_top_logprobs(Below(21));
+    if (OneIn(3)) row.set_target_top_logprobs(Below(21));
+    if (OneIn(4) && row.sample()) {
+      const uint32_t draws = row.kind() == v1::Row::KIND_VERIFY ? row.n_tokens() : 1;
+      for (uint32_t i = 0; i < draws; ++i) row.add_allow_masks(OneIn(3) ? "" : Mask());
+    }
     if (OneIn(3)) {
       row.set_draft(true);
       row.set_mtp_next(static_cast<int32_t>(Below(kTestVocab)));
@@ -77,7 +90,13 @@ class ExecutorRandomTest : public ExecutorFixture, public testing::WithParamInte
   }
 
   void Damage(v1::Row* row) {
-    switch (Below(15)) {
+    switch (Below(18)) {
+      case 15:
+        return row->set_top_logprobs(Odd());
+      case 16:
+        return row->set_target_top_logprobs(Odd());
+      case 17:
+        return row->add_allow_masks(std::string(Below(70), '\1'));
       case 0:
         return row->set_seq_uid(Odd());
       case 1:
@@ -127,6 +146,17 @@ TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
       open.mutable_sampling()->set_temperature(OneIn(2) ? 0.0f : 1.0f);
       if (OneIn(10)) open.mutable_sampling()->set_top_k(static_cast<int32_t>(Odd()));
       if (OneIn(10)) open.set_first_padding_id(static_cast<int32_t>(Odd()));
+      open.set_prompt_tokens(Below(100));
+      if (OneIn(3)) open.mutable_sampling()->set_frequency_penalty(0.5f);
+      if (OneIn(5)) open.mutable_sampling()->set_repetition_penalty(1.5f);
+      if (OneIn(5)) open.mutable_sampling()->set_min_tokens(Below(20));
+      if (OneIn(5)) open.add_end_ids(static_cast<int32_t>(OneIn(4) ? Odd() : 300 + Below(200)));
+      if (OneIn(5)) (*open.mutable_sampling()->mutable_logit_bias())[Odd() % 600] = 1;
+      if (OneIn(5)) {
+        open.mutable_thinking()->set_max_tokens(Below(9));
+        open.mutable_thinking()->add_end_ids(static_cast<int32_t>(OneIn(9) ? Odd() : 0));
+        open.mutable_thinking()->set_open(true);
+      }
       if (executor_->Open(open).ok()) books_[open.seq_uid()] = {.slot = open.slot()};
     }
     if (OneIn(12) && !books_.empty()) {
@@ -182,6 +212,10 @@ TEST_P(ExecutorRandomTest, RandomMessagesGetAnswers) {
         EXPECT_GE(tokens, row.sample() ? 1 : 0);
         EXPECT_LE(tokens, window ? static_cast<int>(row.n_tokens()) : row.sample() ? 1 : 0);
         EXPECT_EQ(result->rows(r).drafts_size(), static_cast<int>(row.draft_chain()));
+        const int top = row.want_logprob() ? static_cast<int>(row.top_logprobs()) : 0;
+        EXPECT_EQ(result->rows(r).top().ids_size(), top * tokens);
+        EXPECT_EQ(result->rows(r).target_top().ids_size(),
+                  static_cast<int>(row.target_top_logprobs()) * row.logprob_targets_size());
       }
     }
     size_t pages = 0;
