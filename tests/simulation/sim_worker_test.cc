@@ -179,5 +179,37 @@ TEST(Random, GapsHaveTheirMean) {
   EXPECT_NEAR(static_cast<double>(sum) / 100000, 1000, 10);
 }
 
+// Behind a prefix whose draws look at the text, its ids come with the open.
+TEST(SimWorkerResume, ThePrefixesIdsMustBeThoseOfItsState) {
+  CoreConfig config = Config();
+  config.page_tokens = 64;
+  config.snapshots = 1;
+  config.page_bytes = config.snapshot_bytes = 1;
+  std::vector<int32_t> prefix(64);
+  for (int32_t i = 0; i < 64; ++i) prefix[i] = i * 3 % 50;
+  const auto breach = [&](bool penalises, std::vector<int32_t> tokens) {
+    SimWorker worker({.vocab_size = 1000}, config, 0);
+    worker.Open(Open(1, 0));
+    PlanRow row = Prompt(1, 0, 0, prefix, {4});
+    row.exports = {{.offset = 64, .snapshot = 0}};
+    EXPECT_EQ(worker.Execute(Step(1, {row})).error, "");
+    SequenceOpen open = Open(2, 1);
+    if (penalises) open.sampling.presence_penalty = 1;
+    open.resume = coordinator::Resume{
+        .snapshot = 0, .n_tokens = 64, .pages = {4}, .tokens = std::move(tokens)};
+    worker.Open(open);
+    return worker.breach();
+  };
+  EXPECT_EQ(breach(false, {}), "");
+  EXPECT_EQ(breach(true, prefix), "");
+  EXPECT_THAT(breach(true, {}), HasSubstr("with the ids of other tokens, 0 of them"));
+  std::vector<int32_t> other = prefix;
+  ++other[20];
+  EXPECT_THAT(breach(true, other), HasSubstr("other tokens"));
+  other = prefix;
+  other.pop_back();
+  EXPECT_THAT(breach(true, other), HasSubstr("63 of them"));
+}
+
 }  // namespace
 }  // namespace quartet::simulation
