@@ -56,7 +56,7 @@ std::vector<float> Pick(const std::vector<float>& all, const std::vector<int32_t
 void CheckSelection(RecordingTrace& trace, int layer, const std::vector<int32_t>& want,
                     int first_position) {
   const auto& got = trace.selected(layer);
-  ASSERT_EQ(got.size() * kTopkWidth, want.size());
+  ASSERT_GE(got.size() * kTopkWidth, want.size());
   int compared = 0;
   // Of a long prompt the reference has the last rows.
   const size_t rows = want.size() / kTopkWidth;
