@@ -46,6 +46,7 @@ void Auditor::OnPlan(const StepPlan& plan) {
   }
 
   const uint64_t first = FirstOfAll();
+  const uint64_t preemptions = books_.preemptions;
   for (const uint64_t uid : plan.closes) OnClose(uid, first);
   resumed_from_.clear();
   for (const SequenceOpen& open : plan.opens) OnOpen(open);
@@ -59,6 +60,11 @@ void Auditor::OnPlan(const StepPlan& plan) {
   tally_.steps_behind_others += in_flight_.size() > 1;
   for (Place& place : places_) place.commits = false;
   OnCopies(plan);
+  // In the plan in which somebody loses its place, and as long as there was always a copy on its way
+  // since, its pages may not be there yet for those who need them.
+  const bool down =
+      std::ranges::any_of(plan.copies, [](const TierCopy& copy) { return copy.from < copy.to; });
+  saving_ = books_.preemptions > preemptions || (saving_ && (down || CopiesRun()));
   for (const coordinator::Commit& commit : plan.commits) OnCommit(commit);
   uint64_t tokens = 0;
   bool prefill_seen = false;
@@ -431,7 +437,7 @@ void Auditor::CheckProgress(bool has_prompt_rows) {
       if (place.life->paused || MayRest(place)) continue;
       return Violate(absl::StrCat("I9: request ", place.life->id, " decodes and has no row"));
     }
-    prompt_waits = prompt_waits || !CopiesRun();
+    prompt_waits = prompt_waits || !(CopiesRun() || saving_);
     if (has_prompt_rows && ++place.idle_plans >= coordinator::kProgressPlans) {
       return Violate(absl::StrCat("I9: request ", place.life->id, " is admitted and has no row in ",
                                   place.idle_plans, " plans with rows of other prompts"));
@@ -445,9 +451,9 @@ void Auditor::CheckProgress(bool has_prompt_rows) {
 }
 
 // Whether a sequence that decodes needs no row: it says its last token with the step in flight, or
-// the page that it needs is held by copies in flight.
+// the page that it needs is held by copies in flight, or until somebody's state is saved.
 bool Auditor::MayRest(const Place& place) const {
-  if (CopiesRun()) return true;
+  if (CopiesRun() || saving_) return true;
   const Row* ahead = place.Ahead(plan_);
   if (ahead == nullptr) return false;
   Life& life = *place.life;

@@ -278,6 +278,7 @@ class Auditor {
   const HashModel model_;
   coordinator::CoreConfig config_;
   uint32_t ranks_ = 0;
+  bool saving_ = false;  // the pages of somebody who has lost its place, perhaps
   std::map<uint64_t, std::unique_ptr<Life>> lives_;  // by request
   std::vector<Place> places_;                        // by slot
   std::vector<uint32_t> page_users_;                 // places that have it
