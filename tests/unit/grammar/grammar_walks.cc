@@ -24,17 +24,38 @@ constexpr int kStepsMax = 2000;
 // After this many tokens what closes something is preferred, so that recursion comes to an end.
 constexpr int kStepsFree = 60;
 
-// How much a token closes, less what it opens.
-int Closing(const std::string& bytes) {
-  int closing = 0;
-  for (const char c : bytes) {
-    if (c == '}' || c == ']' || c == '"') ++closing;
-    if (c == '{' || c == '[' || c == ',') --closing;
+bool InString(const std::string& text) {
+  bool inside = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') inside = !inside;
+    if (text[i] == '\\') ++i;
   }
-  return closing;
+  return inside;
 }
 
-int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, bool close, std::mt19937& random) {
+// How much a token helps to come to an end.
+int Closing(const std::string& bytes, bool in_string) {
+  if (bytes.size() != 1) return 0;
+  if (in_string) return bytes[0] == '"' ? 1 : 0;
+  switch (bytes[0]) {
+    case '}':
+    case ']':
+      return 3;
+    case '"':
+    case '[':
+      return 1;
+    case '{':
+    case ',':
+      return -1;
+    default:
+      return 2;
+  }
+}
+
+int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, const std::string& text, bool close,
+               std::mt19937& random) {
+  close = close || random() % 8 == 0;
+  const bool in_string = InString(text);
   std::vector<int32_t> ids;
   std::vector<int32_t> ends;
   int best = -1000;
@@ -44,7 +65,7 @@ int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, bool close, std::
       ends.push_back(id);
       continue;
     }
-    const int closing = close || random() % 8 == 0 ? Closing(vocabulary.token(id).bytes) : 0;
+    const int closing = close ? Closing(vocabulary.token(id).bytes, in_string) : 0;
     if (closing > best) {
       best = closing;
       ids.clear();
@@ -72,7 +93,8 @@ std::string Walk(const Grammar& grammar, size_t schema, MaskMaker* maker,
   if (!constraint.ok()) return std::string(constraint.status().message());
   std::string text;
   for (int step = 0; step < kStepsMax; ++step) {
-    const int32_t token = Choose(*constraint->MaskAt(0), vocabulary, step >= kStepsFree, random);
+    const int32_t token =
+        Choose(*constraint->MaskAt(0), vocabulary, text, step >= kStepsFree, random);
     if (token < 0) return "no token is allowed after " + text;
     if (absl::Status status = constraint->Advance({&token, 1}); !status.ok()) {
       return std::string(status.message());
