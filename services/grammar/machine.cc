@@ -51,16 +51,21 @@ void Machine::Begin(Readings* to) {
   seen_.clear();
   many_seen_.clear();
   many_.clear();
+  texts_ = 0;
 }
 
 void Machine::Add(Reading reading, Readings* to) {
-  if (to->size() < kFew) {
-    if (std::find(to->begin(), to->end(), reading) == to->end()) to->push_back(reading);
-    return;
-  }
   if (to->size() >= kReadingsMax) return;
-  if (many_.empty()) many_.insert(to->begin(), to->end());
-  if (many_.insert(reading).second) to->push_back(reading);
+  const bool is_text = grammar_->nodes()[reading.node].kind == Kind::kText;
+  if (is_text && texts_ >= kTextReadingsMax) return;
+  if (to->size() < kFew) {
+    if (std::find(to->begin(), to->end(), reading) != to->end()) return;
+  } else {
+    if (many_.empty()) many_.insert(to->begin(), to->end());
+    if (!many_.insert(reading).second) return;
+  }
+  to->push_back(reading);
+  if (is_text) ++texts_;
 }
 
 bool Machine::SeenBefore(const Place& place) {

@@ -31,7 +31,9 @@ using Readings = std::vector<Reading>;
 
 // Above this number of readings at the same time the later ones are given up. What remains is still
 // completed to an answer that the grammar allows.
-inline constexpr size_t kReadingsMax = 4096;
+inline constexpr size_t kReadingsMax = 1024;
+// The same for those that are inside of a text, which cost more.
+inline constexpr size_t kTextReadingsMax = 64;
 
 // What a part of an answer is inside of: a kCall, or a kRepeat with the number of the repetition.
 struct Frame {
@@ -108,6 +110,7 @@ class Machine {
   std::vector<Place> seen_;
   absl::flat_hash_set<Place> many_seen_;
   absl::flat_hash_set<Reading> many_;
+  size_t texts_ = 0;
 };
 
 }  // namespace quartet::grammar

@@ -13,6 +13,8 @@ using Kind = Node::Kind;
 // If a text can be left by more bytes than this, its tokens are walked through one by one.
 constexpr size_t kExitBytesMax = 16;
 constexpr size_t kTablesMax = 64;
+constexpr uint32_t kUnknownSet = 0xFFFFFFFF;
+constexpr uint32_t kEmptySet = 0xFFFFFFFE;
 // A state that is nested so deeply that its description is larger is not remembered.
 constexpr size_t kKeyWordsMax = 4096;
 
@@ -116,9 +118,26 @@ std::shared_ptr<const Mask> MaskMaker::MaskOf(const LoadedGrammar& grammar, Mach
   return mask;
 }
 
-Readings& MaskMaker::Level(size_t depth) {
-  while (levels_.size() <= depth) levels_.emplace_back();
-  return levels_[depth];
+uint32_t MaskMaker::SetOf(const Readings& readings, const Machine& machine) {
+  const auto [found, fresh] = set_ids_.try_emplace(readings, static_cast<uint32_t>(sets_.size()));
+  if (fresh) {
+    ReadingsSet& set = sets_.emplace_back();
+    set.readings = readings;
+    set.first = machine.First(readings, /*texts=*/true);
+    set.next.fill(kUnknownSet);
+  }
+  return found->second;
+}
+
+uint32_t MaskMaker::NextSet(uint32_t set, uint8_t byte, Machine* machine) {
+  uint32_t next = sets_[set].next[byte];
+  if (next == kUnknownSet) {
+    Readings readings;
+    machine->Step(sets_[set].readings, byte, &readings);
+    next = readings.empty() ? kEmptySet : SetOf(readings, *machine);
+    sets_[set].next[byte] = next;
+  }
+  return next;
 }
 
 void MaskMaker::Compute(const LoadedGrammar& grammar, Machine* machine, const Readings& readings,
@@ -132,11 +151,13 @@ void MaskMaker::Compute(const LoadedGrammar& grammar, Machine* machine, const Re
       others.push_back(reading);
     }
   }
-  if (!others.empty()) WalkBelow(0, machine, others, 0, mask);
+  if (!others.empty()) WalkBelow(0, SetOf(others, *machine), machine, mask);
   AddAdded(grammar, machine, readings, mask);
   if (Machine::MayEnd(readings)) {
     for (const int32_t id : vocabulary_->end_ids()) Allow(id, mask);
   }
+  sets_.clear();
+  set_ids_.clear();
   machine->Rewind(frames);
 }
 
@@ -152,13 +173,16 @@ bool MaskMaker::AddText(const LoadedGrammar& grammar, Machine* machine, const Re
   const uint32_t units_min = node.min > reading.count ? node.min - reading.count : 0;
   Unite(from.UpTo(units_max), mask);
 
-  Readings behind;
+  const uint32_t behind = SetOf(after, *machine);
   for (unsigned byte = 0; byte < 256; ++byte) {
     if (!first.test(byte)) continue;
     const TextContinuations::Exits& exits = from.ExitsBy(static_cast<uint8_t>(byte));
     const auto possible = [&](const TextContinuations::Exit& exit) {
       return exit.units >= units_min && exit.units <= units_max;
     };
+    // A text that is full may have no unit more, though a byte would begin one.
+    const uint32_t next = NextSet(behind, static_cast<uint8_t>(byte), machine);
+    if (next == kEmptySet) continue;
     if (exits.tokens.empty() || (possible(exits.tokens.front()) && possible(exits.tokens.back()))) {
       Unite(exits.all, mask);
     } else {
@@ -166,10 +190,9 @@ bool MaskMaker::AddText(const LoadedGrammar& grammar, Machine* machine, const Re
         if (possible(exit)) Allow(exit.id, mask);
       }
     }
-    machine->Step(after, static_cast<uint8_t>(byte), &behind);
-    if (machine->First(behind, /*texts=*/true).none()) continue;
+    if (sets_[next].first.none()) continue;
     for (const auto& exit : exits.nodes) {
-      if (possible(exit)) WalkBelow(exit.node, machine, behind, 0, mask);
+      if (possible(exit)) WalkBelow(exit.node, next, machine, mask);
     }
   }
   return true;
@@ -194,21 +217,18 @@ void MaskMaker::AddAdded(const LoadedGrammar& grammar, Machine* machine, const R
   }
 }
 
-void MaskMaker::WalkBelow(uint32_t node, Machine* machine, const Readings& readings, size_t depth,
-                          Mask* mask) {
-  const ByteSet first = machine->First(readings, /*texts=*/true);
-  Readings& next = Level(depth);
+void MaskMaker::WalkBelow(uint32_t node, uint32_t set, Machine* machine, Mask* mask) {
   const uint32_t begin = vocabulary_->first_child(node);
   const uint32_t end = begin + vocabulary_->children(node);
   for (uint32_t child = begin; child < end; ++child) {
     const uint8_t byte = vocabulary_->byte(child);
-    if (!first.test(byte)) continue;
-    machine->Step(readings, byte, &next);
-    if (next.empty()) continue;
+    if (!sets_[set].first.test(byte)) continue;
+    const uint32_t next = NextSet(set, byte, machine);
+    if (next == kEmptySet) continue;
     for (int32_t id = vocabulary_->first_id(child); id >= 0; id = vocabulary_->next_id(id)) {
       Allow(id, mask);
     }
-    if (vocabulary_->children(child) > 0) WalkBelow(child, machine, next, depth + 1, mask);
+    if (vocabulary_->children(child) > 0) WalkBelow(child, next, machine, mask);
   }
 }
 

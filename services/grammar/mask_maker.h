@@ -2,6 +2,7 @@
 #ifndef QUARTET_SERVICES_GRAMMAR_MASK_MAKER_H_
 #define QUARTET_SERVICES_GRAMMAR_MASK_MAKER_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -64,9 +65,11 @@ class MaskMaker {
   bool AddText(const LoadedGrammar& grammar, Machine* machine, const Reading& reading, Mask* mask);
   void AddAdded(const LoadedGrammar& grammar, Machine* machine, const Readings& readings,
                 Mask* mask);
-  void WalkBelow(uint32_t node, Machine* machine, const Readings& readings, size_t depth,
-                 Mask* mask);
-  Readings& Level(size_t depth);
+  // Allows the tokens below a node of the vocabulary's tree that can be read from a set of
+  // readings.
+  void WalkBelow(uint32_t node, uint32_t set, Machine* machine, Mask* mask);
+  uint32_t SetOf(const Readings& readings, const Machine& machine);
+  uint32_t NextSet(uint32_t set, uint8_t byte, Machine* machine);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const MaskMakerLimits limits_;
@@ -77,7 +80,15 @@ class MaskMaker {
   // When the first is full, it becomes the second.
   absl::flat_hash_map<Key, std::shared_ptr<const Mask>> recent_;
   absl::flat_hash_map<Key, std::shared_ptr<const Mask>> older_;
-  std::deque<Readings> levels_;  // memory of walks, by depth
+  // Of the mask that is being computed: the sets of readings that walks have come to, and where
+  // each byte leads from them. Many tokens lead to the same few.
+  struct ReadingsSet {
+    Readings readings;
+    ByteSet first;
+    std::array<uint32_t, 256> next;
+  };
+  std::vector<ReadingsSet> sets_;
+  absl::flat_hash_map<Readings, uint32_t> set_ids_;
   uint64_t hits_ = 0;
   uint64_t misses_ = 0;
 };
