@@ -11,6 +11,10 @@ using Kind = Node::Kind;
 // Up to this many, looking through all is faster than hashing.
 constexpr size_t kFew = 16;
 
+// Readings that are followed from one token to the next.
+constexpr size_t kKeptMax = 1024;
+constexpr size_t kKeptTextsMax = 64;
+
 }  // namespace
 
 Machine::Machine(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
@@ -51,13 +55,10 @@ void Machine::Begin(Readings* to) {
   seen_.clear();
   many_seen_.clear();
   many_.clear();
-  texts_ = 0;
 }
 
 void Machine::Add(Reading reading, Readings* to) {
   if (to->size() >= kReadingsMax) return;
-  const bool is_text = grammar_->nodes()[reading.node].kind == Kind::kText;
-  if (is_text && texts_ >= kTextReadingsMax) return;
   if (to->size() < kFew) {
     if (std::find(to->begin(), to->end(), reading) != to->end()) return;
   } else {
@@ -65,7 +66,6 @@ void Machine::Add(Reading reading, Readings* to) {
     if (!many_.insert(reading).second) return;
   }
   to->push_back(reading);
-  if (is_text) ++texts_;
 }
 
 bool Machine::SeenBefore(const Place& place) {
@@ -214,6 +214,19 @@ ByteSet Machine::First(const Readings& readings, bool texts) const {
     }
   }
   return first;
+}
+
+void Machine::Prune(Readings* readings) const {
+  if (readings->size() <= kKeptTextsMax) return;
+  size_t kept = 0;
+  size_t texts = 0;
+  std::erase_if(*readings, [&](const Reading& reading) {
+    const bool is_text = node(reading).kind == Kind::kText;
+    if (kept >= kKeptMax || (is_text && texts >= kKeptTextsMax)) return true;
+    ++kept;
+    texts += is_text ? 1 : 0;
+    return false;
+  });
 }
 
 bool Machine::MayEnd(const Readings& readings) {

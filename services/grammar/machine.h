@@ -31,9 +31,7 @@ using Readings = std::vector<Reading>;
 
 // Above this number of readings at the same time the later ones are given up. What remains is still
 // completed to an answer that the grammar allows.
-inline constexpr size_t kReadingsMax = 1024;
-// The same for those that are inside of a text, which cost more.
-inline constexpr size_t kTextReadingsMax = 64;
+inline constexpr size_t kReadingsMax = 4096;
 
 // What a part of an answer is inside of: a kCall, or a kRepeat with the number of the repetition.
 struct Frame {
@@ -71,6 +69,10 @@ class Machine {
   ByteSet First(const Readings& readings, bool texts) const;
 
   static bool MayEnd(const Readings& readings);
+  // Gives up readings that are too many to be followed for long: the later ones, and sooner those
+  // inside of texts, which cost more. To be called between tokens only, so that masks, which look
+  // at readings one by one, and Step agree on what a token can do.
+  void Prune(Readings* readings) const;
 
   // Frames are only ever added; Rewind gives up those that were added since frames() was `count`.
   size_t frames() const { return frames_.size(); }
@@ -110,7 +112,6 @@ class Machine {
   std::vector<Place> seen_;
   absl::flat_hash_set<Place> many_seen_;
   absl::flat_hash_set<Reading> many_;
-  size_t texts_ = 0;
 };
 
 }  // namespace quartet::grammar

@@ -27,6 +27,7 @@ bool Matcher::AdvanceBytes(std::string_view bytes) {
       return false;
     }
   }
+  machine_->Prune(&now);
   state_.readings = std::move(now);
   return true;
 }
@@ -57,6 +58,7 @@ bool Matcher::Advance(int32_t token) {
                       text.kind == TokenText::Kind::kMarker ? kMarkersAreText : kSpecialsAreText,
                       &next);
   if (next.empty()) return false;
+  machine_->Prune(&next);
   state_.readings = std::move(next);
   return true;
 }

@@ -87,6 +87,30 @@ TEST(Mask, IsTheSameFromACacheThatHoldsNext) {
   }
 }
 
+// More readings at the same time than are followed for long: some are given up, but what a mask
+// allows can be read, and the answer can be completed.
+TEST(Mask, ManyReadingsAtTheSameTime) {
+  std::string schema = R"({"anyOf":[)";
+  for (int i = 0; i < 150; ++i) {
+    schema += std::string(i > 0 ? "," : "") + R"({"pattern":"^[a-z]+ ?[a-z0-9]{)" +
+              std::to_string(i + 3) + R"(}$"})";
+  }
+  const auto vocabulary = DemoVocabulary();
+  MaskMaker maker(vocabulary);
+  std::mt19937 random(8);
+  Matcher matcher = MatcherFor(SchemaGrammar(schema + "]}"), &maker);
+  for (int step = 0; step < 400 && !matcher.ended(); ++step) {
+    const auto mask = matcher.MaskOf(matcher.state(), &maker);
+    if (step % 4 == 0) {
+      ASSERT_EQ(*mask, TriedMask(matcher)) << step;
+    }
+    const int32_t token = matcher.MayEnd() ? kDemoEnd : RandomToken(*mask, *vocabulary, random);
+    ASSERT_GE(token, 0);
+    ASSERT_TRUE(matcher.Advance(token)) << step;
+  }
+  EXPECT_TRUE(matcher.ended());
+}
+
 TEST(Mask, EndTokensAreAllowedOnlyWhereTheAnswerMayEnd) {
   MaskMaker maker(DemoVocabulary());
   Matcher matcher = MatcherFor(SchemaGrammar(R"({"type":"integer"})"), &maker);
