@@ -108,6 +108,12 @@ TEST(JsonSchema, AdditionalProperties) {
           R"({"ab":null,"\u0061b":1})"});
 }
 
+TEST(JsonSchema, NamesMayBeLong) {
+  const std::string name(60000, 'x');
+  Expect(R"({"properties":{")" + name + R"(":{"type":"null"}},"additionalProperties":true})",
+         {"{\"" + name + "\":null}", R"({"xxy":1})"}, {"{\"" + name + "\":1}"});
+}
+
 TEST(JsonSchema, RequiredWithoutDeclaration) {
   Expect(R"({"type":"object","required":["a"]})", {R"({"a":1})", R"({"a":[],"b":2})"}, {"{}"});
   Expect(R"({"required":["a"],"additionalProperties":{"type":"null"}})", {R"({"a":null})"},

@@ -23,6 +23,9 @@ ByteSet HexDigits() {
   return BytesOf("0123456789abcdefABCDEF");
 }
 
+// Other keys that share a longer beginning with a name are left out.
+constexpr size_t kSharedCharactersMax = 256;
+
 // The characters that stand in a JSON string as they are.
 CharSet PlainCharacters() {
   return ~(CharSet::Of(0, 0x1F) | CharSet::Of('"') | CharSet::Of('\\'));
@@ -218,6 +221,7 @@ Expr JsonText::OtherKey(const std::vector<std::string>& names) {
 
 // `names` are equal up to `at`. What remains of the key, with the closing quote.
 Expr JsonText::OtherKeyFrom(const std::vector<std::u32string>& names, size_t at) {
+  if (at == kSharedCharactersMax) return builder_.Never();
   const Expr quote = builder_.Literal("\"");
   CharSet others = PlainCharacters();
   std::vector<Expr> ways;
