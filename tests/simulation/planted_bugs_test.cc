@@ -548,12 +548,12 @@ INSTANTIATE_TEST_SUITE_P(
         [](Ledger& l) { ++l.finished; }, [](Ledger& l) { ++l.cancelled; },
         [](Ledger& l) { ++l.failed; }, [](Ledger& l) { ++l.preemptions; },
         [](Ledger& l) { ++l.recomputed_tokens; }, [](Ledger& l) { ++l.repetitions_suspected; },
-        [](Ledger& l) { ++l.states_condemned; }, [](Ledger& l) { ++l.steps; },
-        [](Ledger& l) { ++l.prompt_tokens; }, [](Ledger& l) { ++l.generated_tokens; },
-        [](Ledger& l) { ++l.snapshots_size; }, [](Ledger& l) { ++l.prefix_query_tokens; },
-        [](Ledger& l) { ++l.prefix_hit_tokens; }, [](Ledger& l) { ++l.spec_drafts; },
-        [](Ledger& l) { ++l.spec_draft_tokens; }, [](Ledger& l) { ++l.spec_accepted_tokens; },
-        [](Ledger& l) { ++l.spec_accepted_at[2]; }));
+        [](Ledger& l) { ++l.rows_awaiting_mask; }, [](Ledger& l) { ++l.states_condemned; },
+        [](Ledger& l) { ++l.steps; }, [](Ledger& l) { ++l.prompt_tokens; },
+        [](Ledger& l) { ++l.generated_tokens; }, [](Ledger& l) { ++l.snapshots_size; },
+        [](Ledger& l) { ++l.prefix_query_tokens; }, [](Ledger& l) { ++l.prefix_hit_tokens; },
+        [](Ledger& l) { ++l.spec_drafts; }, [](Ledger& l) { ++l.spec_draft_tokens; },
+        [](Ledger& l) { ++l.spec_accepted_tokens; }, [](Ledger& l) { ++l.spec_accepted_at[2]; }));
 
 }  // namespace
 }  // namespace quartet::simulation

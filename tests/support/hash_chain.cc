@@ -23,6 +23,16 @@ void AddTop(uint64_t state, uint32_t count, v1::TopLogprobs* to) {
   }
 }
 
+// The first id from `id` on, going round, whose bit is set; -1 if none is.
+int32_t NextAllowed(const std::string& mask, int32_t id) {
+  const auto ids = static_cast<int32_t>(8 * mask.size());
+  for (int32_t i = 0; i < ids; ++i) {
+    const int32_t at = (id + i) % ids;
+    if ((static_cast<uint8_t>(mask[static_cast<size_t>(at) / 8]) >> (at % 8) & 1) != 0) return at;
+  }
+  return -1;
+}
+
 }  // namespace
 
 uint64_t HashChainAbsorb(uint64_t state, int32_t token) {
@@ -372,6 +382,12 @@ void HashChainExecutor::Draw(const v1::Row& row, const std::string& name, uint64
   }
   Check(spoiled_ || from_pages == state, name + " has pages that somebody else wrote to");
   sequence.last_drawn = rule_(state, position, sequence.open.sampling());
+  if (row.allow_masks_size() > 0) {
+    Check(row.allow_masks_size() == static_cast<int>(row.draft_tokens()) + 1,
+          name + " has another number of masks than of draws");
+    sequence.last_drawn = NextAllowed(row.allow_masks(result->tokens_size()), sequence.last_drawn);
+    Check(sequence.last_drawn >= 0, name + " has a mask that allows nothing");
+  }
   result->add_tokens(sequence.last_drawn);
   if (!row.want_logprob()) return;
   result->add_logprobs(HashChainLogprob(state, sequence.last_drawn));

@@ -86,6 +86,13 @@ void Core::DraftDecodeRows(TimeUs now) {
         sequence.next_position() >= config_.max_model_len) {
       continue;
     }
+    if (sequence.awaits_mask()) {
+      // Once for each row, however often a plan is tried.
+      if (std::exchange(sequence.mask_awaits, sequence.ahead.step_id) != sequence.ahead.step_id) {
+        ++counts_.rows_awaiting_mask;
+      }
+      continue;
+    }
     const auto first_new_page = static_cast<uint32_t>(sequence.pages.size());
     if (!GrowPages(sequence, sequence.next_position() + 1, now)) continue;
     AddDraft(sequence, 1, first_new_page);
@@ -176,6 +183,7 @@ PlanRow Core::MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Com
   row.new_pages.assign(sequence.pages.begin() + draft.first_new_page, sequence.pages.end());
   const uint32_t end = row.position + draft.n_tokens;
   row.sample = end >= sequence.tokens.size();
+  if (row.sample && sequence.request.constrained) row.masked_id = sequence.id;
   row.want_logprob = row.sample && sequence.request.logprobs;
   row.top_logprobs = row.want_logprob ? sequence.request.top_logprobs : 0;
   row.draft = config_.num_speculative_tokens > 0;

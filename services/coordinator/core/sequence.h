@@ -74,6 +74,7 @@ struct Sequence {
   // Of the newest plan that has one for it. A plan that is made stands behind this row; what was
   // answered is in the other members.
   RowAhead ahead;
+  uint64_t mask_awaits = 0;  // the step that its next row's mask waits for; 0 = it is not counted
   DraftLength draft_length;
 
   // The client does not read: no rows until it does. Only rows behind the first token wait for it.
@@ -96,6 +97,8 @@ struct Sequence {
   // planned, and decodes from then on.
   bool prefills() const { return state == SequenceState::kPrefill && !ahead.sample; }
   bool decodes() const { return (state == SequenceState::kDecode || ahead.sample) && !paused; }
+  // Its mask is made of what the row ahead draws.
+  bool awaits_mask() const { return request.constrained && ahead.sample; }
   // Where its next row stands, or the furthest place where it may stand.
   uint32_t next_position() const { return absorbed + ahead.n_tokens; }
   bool next_position_is_known() const { return !ahead.window || ahead.n_tokens == 1; }

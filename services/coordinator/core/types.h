@@ -134,6 +134,8 @@ struct Request {
   uint32_t prompt_top_logprobs = 0;
   bool ignore_eos = false;
   std::optional<ThinkingBudget> thinking;
+  // What may be drawn depends on what was said: each row that samples needs masks (allow_masks).
+  bool constrained = false;
   // Whose it is: keys share the engine evenly. 0 = of nobody in particular.
   uint64_t fair_key = 0;
   RequestClass request_class = RequestClass::kInteractive;
@@ -213,8 +215,10 @@ struct PlanRow {
   bool want_logprob = false;
   uint32_t top_logprobs = 0;         // beside each drawn token
   uint32_t target_top_logprobs = 0;  // beside each target
-  // What may be drawn (worker.proto): none, or one for each draw.
+  // What may be drawn (worker.proto): none, or one for each draw. The core leaves them to its
+  // driver, which knows the grammar of the request `masked_id`; 0 = the row needs none.
   std::vector<std::string> allow_masks;
+  uint64_t masked_id = 0;
   std::vector<SnapshotExport> exports;
   // Speculation. kVerify: the token last drawn and so many drafts of the step before.
   uint32_t draft_tokens = 0;
@@ -386,13 +390,14 @@ struct Ledger {
   uint64_t repetitions_suspected = 0;  // answers that ended in a loop
   uint64_t states_condemned = 0;       // cached states that differed when they were computed again
   uint64_t preemptions = 0;
-  uint64_t recomputed_tokens = 0;  // that had been absorbed before a preemption
-  uint64_t overtakes = 0;          // of a prompt by one of its key that came later
-  uint64_t no_progress = 0;        // admitted prompts that went without a row for too many plans
-  uint64_t steps = 0;              // planned
-  uint64_t prompt_tokens = 0;      // of requests whose prompt is absorbed, each counted once
-  uint64_t generated_tokens = 0;   // sampled and given out
-  uint64_t void_rows = 0;          // computed, but their request had ended meanwhile
+  uint64_t recomputed_tokens = 0;   // that had been absorbed before a preemption
+  uint64_t overtakes = 0;           // of a prompt by one of its key that came later
+  uint64_t no_progress = 0;         // admitted prompts that went without a row for too many plans
+  uint64_t rows_awaiting_mask = 0;  // rows that waited for the tokens that their mask depends on
+  uint64_t steps = 0;               // planned
+  uint64_t prompt_tokens = 0;       // of requests whose prompt is absorbed, each counted once
+  uint64_t generated_tokens = 0;    // sampled and given out
+  uint64_t void_rows = 0;           // computed, but their request had ended meanwhile
   // Of the prefix cache.
   uint32_t cached_pages = 0;     // of pages_used
   uint32_t evictable_pages = 0;  // of those, what is given up when somebody needs it

@@ -145,6 +145,7 @@ Request ToRequest(const v1::Submit& submit) {
   request.prompt_top_logprobs = submit.prompt_top_logprobs();
   request.ignore_eos = submit.ignore_eos();
   if (submit.has_thinking()) request.thinking = ToBudget(submit.thinking());
+  request.constrained = !submit.grammar().empty();
   request.fair_key = submit.fair_key();
   request.system_prefix_tokens = submit.system_prefix_tokens();
   request.cache_read_only = submit.cache_read_only();

@@ -15,6 +15,7 @@
 #include "services/common/log.h"
 #include "services/coordinator/core/step_collector.h"
 #include "services/coordinator/membership/membership.h"
+#include "services/coordinator/rpc/constraints.h"
 #include "services/coordinator/rpc/convert.h"
 #include "services/coordinator/rpc/engine_clients.h"
 #include "services/coordinator/rpc/engine_metrics.h"
@@ -103,7 +104,7 @@ class Engine::Impl {
                                PoolLimits{options.max_num_seqs, options.max_num_batched_tokens,
                                           options.max_model_len, 0, options.prefix_caching}}),
         collector_(options.tensor_parallel_size),
-        clients_(options, &metrics_) {
+        clients_(options, &metrics_, &constraints_) {
     Publish();
   }
 
@@ -124,7 +125,16 @@ class Engine::Impl {
   const EngineOptions& options() const { return options_; }
   EngineSnapshot Snapshot() const {
     std::lock_guard<std::mutex> lock(snapshot_mutex_);
-    return snapshot_;
+    EngineSnapshot snapshot = snapshot_;
+    snapshot.vocabulary_digest = constraints_.vocabulary_digest();
+    return snapshot;
+  }
+  absl::StatusOr<std::string> PutVocabulary(std::string_view bytes) {
+    const EngineSnapshot snapshot = Snapshot();
+    if (!snapshot.not_ready_reason.empty()) {
+      return absl::UnavailableError(snapshot.not_ready_reason);
+    }
+    return constraints_.PutVocabulary(bytes, snapshot.vocab_size);
   }
   void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
 
@@ -195,6 +205,15 @@ class Engine::Impl {
       metrics_.OnRefused("not_ready");
       return event.stream->End(absl::UnavailableError(not_ready_reason_));
     }
+    std::optional<grammar::Constraint> constraint;
+    if (!event.submit.grammar().empty()) {
+      absl::StatusOr<grammar::Constraint> created = constraints_.Create(event.submit);
+      if (!created.ok()) {
+        metrics_.OnRefused("grammar");
+        return event.stream->End(created.status());
+      }
+      constraint = *std::move(created);
+    }
     Request request = ToRequest(event.submit);
     if (absl::Status status = NameUnits(event.submit.cache_salt(), request); !status.ok()) {
       return event.stream->End(status);
@@ -207,6 +226,7 @@ class Engine::Impl {
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
         metrics_.OnAccepted(event.submit.max_tokens());
+        if (constraint.has_value()) constraints_.Add(outcome.id, *std::move(constraint));
         return clients_.Add(outcome.id, event.submit.request_id(), event.stream, std::move(units));
       case SubmitOutcome::Kind::kInvalid:
         metrics_.OnRefused("invalid");
@@ -524,6 +544,10 @@ class Engine::Impl {
     }
     if (plan->is_step()) {
       collector_.Begin(plan->epoch, plan->step_id);
+      const absl::Time began = absl::Now();
+      if (constraints_.FillMasks(*plan)) {
+        metrics_.OnMaskTime(absl::ToDoubleSeconds(absl::Now() - began));
+      }
       steps_.push_back({plan->step_id, KindOf(*plan), plan->rows.size(), absl::Now()});
       v1::ToWorker message;
       *message.mutable_plan() = ToProto(*plan);
@@ -562,6 +586,7 @@ class Engine::Impl {
     steps_.pop_front();
     last_answer_ = now;
     if (steps_.empty()) step_answered_ = now;
+    constraints_.OnResult(verdict.outcome);
     core_->OnStepResult(verdict.outcome, NowUs());
   }
 
@@ -650,6 +675,7 @@ class Engine::Impl {
   std::optional<RecordedCore> core_;  // from ready on
   uint32_t recordings_ = 0;           // written
   StepCollector collector_;
+  Constraints constraints_;
   EngineClients clients_;
   std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
   std::map<uint64_t, Load> loads_;
@@ -695,6 +721,9 @@ EngineSnapshot Engine::Snapshot() const {
 }
 const EngineOptions& Engine::options() const {
   return impl_->options();
+}
+absl::StatusOr<std::string> Engine::PutVocabulary(std::string_view bytes) {
+  return impl_->PutVocabulary(bytes);
 }
 void Engine::DumpFlight() {
   impl_->DumpFlight();

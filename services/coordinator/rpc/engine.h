@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "absl/status/statusor.h"
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
 #include "services/coordinator/core/snapshot_plan.h"
@@ -64,6 +66,7 @@ struct EngineSnapshot {
   uint32_t max_model_len = 0;
   uint32_t vocab_size = 0;
   std::string checkpoint_digest;
+  std::string vocabulary_digest;  // empty = grammars cannot be used yet
   Ledger ledger;
 };
 
@@ -93,6 +96,8 @@ class Engine {
   EventQueue& events();
   EngineSnapshot Snapshot() const;
   const EngineOptions& options() const;
+  // What grammars are about, once the engine is ready; its digest (constraints.h). Thread safe.
+  absl::StatusOr<std::string> PutVocabulary(std::string_view bytes);
   // Has the engine thread write a recording. Thread safe.
   void DumpFlight();
   // A refusal that a stream made by itself, for the metrics.

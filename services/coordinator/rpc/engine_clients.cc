@@ -34,7 +34,8 @@ void LogEnd(const Output& output, const std::string& request_id, TimeUs now) {
     return from == 0 || to == 0 ? -1 : (to - from) / 1000;
   };
   LogInfo(absl::StrCat(
-      "request ", request_id, " ended: ", ReasonName(output), ", prompt ", output.prompt_tokens,
+      "request ", request_id, " ended: ", ReasonName(output),
+      output.message.empty() ? "" : " (" + output.message + ")", ", prompt ", output.prompt_tokens,
       " tokens, answer ", output.completion_tokens, " tokens, queued ",
       milliseconds(output.times.submitted, output.times.admitted), " ms, first token after ",
       milliseconds(output.times.submitted, output.times.first_token), " ms, total ",
@@ -43,10 +44,12 @@ void LogEnd(const Output& output, const std::string& request_id, TimeUs now) {
 
 }  // namespace
 
-EngineClients::EngineClients(const EngineOptions& options, EngineMetrics* metrics)
+EngineClients::EngineClients(const EngineOptions& options, EngineMetrics* metrics,
+                             Constraints* constraints)
     : stream_buffer_bytes_(options.stream_buffer_bytes),
       slow_client_timeout_ms_(options.slow_client_timeout_ms),
-      metrics_(metrics) {}
+      metrics_(metrics),
+      constraints_(constraints) {}
 
 void EngineClients::Add(uint64_t request, std::string request_id,
                         std::shared_ptr<ClientStream> stream, std::optional<UnitChain> units) {
@@ -81,6 +84,11 @@ void EngineClients::Deliver(RecordedCore& core, TimeUs now, bool stopping) {
     if (client == clients_.end()) continue;
     if (output.terminal()) LogEnd(output, client->second.request_id, now);
     NameAnswer(core, output, client->second);
+    if (absl::Status status = constraints_->Advance(output.id, output.tokens); !status.ok()) {
+      LogError(absl::StrCat("request ", client->second.request_id, ": ", status.message()));
+      Cancel(core, output.id, std::move(status));
+      continue;
+    }
     Pass(output, client->second, stopping);
   }
 }
@@ -120,6 +128,7 @@ void EngineClients::End(uint64_t request, absl::Status status) {
 void EngineClients::Forget(uint64_t request) {
   const auto client = clients_.find(request);
   streams_.erase(client->second.stream->id());
+  constraints_->Forget(request);
   clients_.erase(client);
 }
 

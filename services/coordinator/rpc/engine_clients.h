@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "services/coordinator/core/types.h"
+#include "services/coordinator/rpc/constraints.h"
 #include "services/coordinator/rpc/engine.h"
 #include "services/coordinator/rpc/engine_metrics.h"
 #include "services/coordinator/rpc/links.h"
@@ -22,8 +23,8 @@ namespace quartet::coordinator {
 // is good for (does it read?) goes to the core. Belongs to the engine's thread.
 class EngineClients {
  public:
-  // `metrics` outlives it.
-  EngineClients(const EngineOptions& options, EngineMetrics* metrics);
+  // `metrics` and `constraints` outlive it.
+  EngineClients(const EngineOptions& options, EngineMetrics* metrics, Constraints* constraints);
 
   // `units`: the names of its prompt's units, if it uses the prefix cache.
   void Add(uint64_t request, std::string request_id, std::shared_ptr<ClientStream> stream,
@@ -35,7 +36,8 @@ class EngineClients {
   // The call ends with this status.
   void Cancel(RecordedCore& core, uint64_t request, absl::Status status);
 
-  // Takes the core's outputs and passes them on. Before the next plan, so that the core knows the
+  // Takes the core's outputs and passes them on; an answer that leaves its grammar ends its call.
+  // Before the next plan, so that the core knows the
   // names of what it may publish. `stopping`: requests fail because the coordinator ends.
   void Deliver(RecordedCore& core, TimeUs now, bool stopping);
   // A client that asked for it, or that leaves much unread, gets no rows until that has changed; it
@@ -62,6 +64,7 @@ class EngineClients {
   const size_t stream_buffer_bytes_;
   const uint32_t slow_client_timeout_ms_;
   EngineMetrics* const metrics_;
+  Constraints* const constraints_;
   absl::flat_hash_map<uint64_t, Client> clients_;    // by request
   absl::flat_hash_map<uint64_t, uint64_t> streams_;  // stream -> request
   bool full_buffers_ = false;                        // of some client

@@ -85,6 +85,9 @@ void EngineMetrics::OnLedger(const Ledger& ledger) {
   SetCounter("quartet_cancel_extra_steps_total",
              "Rows that were computed although their request had ended", {}, &seen_.void_rows,
              ledger.void_rows);
+  SetCounter("quartet_rows_awaiting_mask_total",
+             "Rows of constrained requests that waited for the tokens before them", {},
+             &seen_.rows_awaiting_mask, ledger.rows_awaiting_mask);
   SetCounter("quartet_overtakes_total", "Prompts that were passed by a later one of the same key",
              {}, &seen_.overtakes, ledger.overtakes);
   SetCounter("quartet_no_progress_total",
@@ -269,6 +272,13 @@ void EngineMetrics::OnHostTime(double seconds) {
       ->GetHistogram("quartet_step_host_seconds",
                      "From the answer that leaves the workers idle to the next plan",
                      {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1})
+      .Observe(seconds);
+}
+
+void EngineMetrics::OnMaskTime(double seconds) {
+  metrics_
+      ->GetHistogram("quartet_mask_seconds", "The masks of a step's constrained rows",
+                     {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2, 1e-1})
       .Observe(seconds);
 }
 

@@ -28,6 +28,8 @@ class EngineMetrics {
   void OnStep(const std::string& kind, size_t rows, double seconds);
   // From a step's last answer until the next plan was sent: what the workers wait for this process.
   void OnHostTime(double seconds);
+  // What making the masks of a step took.
+  void OnMaskTime(double seconds);
   void OnRefused(const std::string& reason);
   void OnMismatch();
 

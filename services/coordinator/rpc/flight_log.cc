@@ -12,7 +12,7 @@
 namespace quartet::coordinator {
 namespace {
 
-constexpr std::string_view kMagic = "quartet flight 4\n";
+constexpr std::string_view kMagic = "quartet flight 5\n";
 
 template <typename S, typename T>
 concept Is = std::same_as<std::remove_const_t<S>, T>;
@@ -83,13 +83,13 @@ template <typename C, Is<Request> S>
 void Fields(C& code, S& s) {
   auto& [request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
          prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
-         fair_key, request_class, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
-         system_prefix_tokens, cache_read_only] = s;
+         constrained, fair_key, request_class, first_token_deadline_ms, total_deadline_ms,
+         cache_root, unit_keys, system_prefix_tokens, cache_read_only] = s;
   bool batch = request_class == RequestClass::kBatch;
   code.All(request_id, prompt_ids, sampling, max_tokens, end_ids, stop_ids, first_padding_id,
            prompt_logprobs, logprobs, top_logprobs, prompt_top_logprobs, ignore_eos, thinking,
-           fair_key, batch, first_token_deadline_ms, total_deadline_ms, cache_root, unit_keys,
-           system_prefix_tokens, cache_read_only);
+           constrained, fair_key, batch, first_token_deadline_ms, total_deadline_ms, cache_root,
+           unit_keys, system_prefix_tokens, cache_read_only);
   if constexpr (!std::is_const_v<S>) {
     request_class = batch ? RequestClass::kBatch : RequestClass::kInteractive;
   }
@@ -392,7 +392,7 @@ std::string EncodeFlightHeader(const FlightHeader& header) {
 absl::StatusOr<FlightLog> DecodeFlightLog(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
-        "not a flight recording of this version: it does not begin with 'quartet flight 4'");
+        "not a flight recording of this version: it does not begin with 'quartet flight 5'");
   }
   bytes.remove_prefix(kMagic.size());
   Decoder code(bytes);

@@ -211,7 +211,16 @@ class EngineService final : public v1::Engine::CallbackService {
     info->set_vocab_size(snapshot.vocab_size);
     info->set_epoch(engine_->options().epoch);
     info->set_checkpoint_digest(snapshot.checkpoint_digest);
+    info->set_vocabulary_digest(snapshot.vocabulary_digest);
     return Answer(context);
+  }
+
+  grpc::ServerUnaryReactor* PutVocabulary(grpc::CallbackServerContext* context,
+                                          const v1::PutVocabularyRequest* request,
+                                          v1::PutVocabularyResponse* response) override {
+    const absl::StatusOr<std::string> digest = engine_->PutVocabulary(request->vocabulary());
+    if (digest.ok()) response->set_digest(*digest);
+    return Answer(context, ToGrpc(digest.status()));
   }
 
   grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context,
@@ -222,9 +231,10 @@ class EngineService final : public v1::Engine::CallbackService {
   }
 
  private:
-  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context) {
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                          const grpc::Status& status = grpc::Status::OK) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
+    reactor->Finish(status);
     return reactor;
   }
 

@@ -403,7 +403,8 @@ void Auditor::CheckBooks(const Ledger& ledger) {
   compare("expired", ledger.expired, books.expired);
   compare("no progress", ledger.no_progress, 0);
   compare("preemptions", ledger.preemptions, books.preemptions);
-  compare("loops", ledger.repetitions_suspected, 0);  // the model has none
+  compare("rows awaiting masks", ledger.rows_awaiting_mask, 0);  // nothing is constrained
+  compare("loops", ledger.repetitions_suspected, 0);             // the model has none
   compare("condemned states", ledger.states_condemned, 0);
   compare("recomputed tokens", ledger.recomputed_tokens, books.recomputed_tokens);
   compare("steps", ledger.steps, books.steps);

@@ -24,6 +24,61 @@ std::vector<SequenceOpen> Opens(CoreHarness& harness) {
   return opens;
 }
 
+CoreConfig TwoStepsAtOnce(uint32_t drafts) {
+  CoreConfig config = CoreHarness::Config();
+  config.steps_in_flight = 2;
+  config.num_speculative_tokens = drafts;
+  config.spec_dynamic = false;
+  return config;
+}
+
+TEST(CoreSampling, ARowOfAConstrainedRequestWaitsForTheTokensBeforeIt) {
+  CoreHarness harness(TwoStepsAtOnce(0));
+  Request request = CoreHarness::Ask(100, 3);
+  request.constrained = true;
+  const uint64_t id = harness.MustSubmit(request);
+  const auto prompt = harness.Plan();
+  ASSERT_TRUE(prompt.has_value());
+  EXPECT_EQ(prompt->rows[0].masked_id, id);
+  EXPECT_FALSE(harness.Plan().has_value()) << "its first token is not known";
+  EXPECT_FALSE(harness.Plan().has_value());
+  EXPECT_EQ(harness.core.GetLedger().rows_awaiting_mask, 1u) << "once for a row";
+  harness.Answer();
+  const auto decode = harness.Plan();
+  ASSERT_TRUE(decode.has_value());
+  EXPECT_EQ(decode->rows[0].masked_id, id);
+  harness.RunAll();
+  EXPECT_EQ(harness.told[id].tokens, harness.Alone(request, 3));
+}
+
+TEST(CoreSampling, OthersDoNotWaitForAConstrainedRequest) {
+  CoreHarness harness(TwoStepsAtOnce(3));
+  Request request = CoreHarness::Ask(100, 30);
+  request.constrained = true;
+  const uint64_t constrained = harness.MustSubmit(request);
+  const uint64_t free = harness.MustSubmit(CoreHarness::Ask(50, 30, 1));
+  harness.Plan();
+  const auto second = harness.Plan();
+  ASSERT_TRUE(second.has_value());
+  ASSERT_THAT(second->rows, SizeIs(1));
+  EXPECT_EQ(second->rows[0].masked_id, 0u);
+  harness.RunAll();
+  EXPECT_EQ(harness.told[constrained].tokens, harness.Alone(request, 30));
+  EXPECT_THAT(harness.told[free].tokens, SizeIs(30));
+}
+
+TEST(CoreSampling, OnlyTheLastChunkOfAPromptNeedsAMask) {
+  CoreHarness harness(TwoStepsAtOnce(0));
+  Request request = CoreHarness::Ask(1000, 2);
+  request.constrained = true;
+  const uint64_t id = harness.MustSubmit(request);
+  const auto first = harness.Plan();
+  const auto last = harness.Plan();
+  ASSERT_TRUE(first.has_value() && last.has_value()) << "chunks do not wait for each other";
+  EXPECT_EQ(first->rows[0].masked_id, 0u);
+  EXPECT_EQ(last->rows[0].masked_id, id);
+}
+
 TEST(CoreSampling, EndAndStopIdsAreBannedBeforeMinTokens) {
   CoreHarness harness(CoreHarness::Config());
   Request request = CoreHarness::Ask(10, 5);

@@ -134,6 +134,7 @@ TEST(FlightLog, EveryFieldOfAnEventIsReadAsItWasWritten) {
   request.prompt_logprobs = true;
   request.logprobs = true;
   request.ignore_eos = true;
+  request.constrained = true;
   request.cache_root = {UINT64_MAX, 1};
   request.unit_keys = {{3, 4}, {5, 6}};
   StepOutcome outcome{.epoch = 1, .step_id = 2};
@@ -209,7 +210,7 @@ TEST(FlightLog, CutOrForeignFilesAreRefused) {
     EXPECT_FALSE(DecodeFlightLog(bytes.substr(0, size)).ok()) << size;
   }
   EXPECT_THAT(std::string(DecodeFlightLog("{}").status().message()),
-              HasSubstr("does not begin with 'quartet flight 4'"));
+              HasSubstr("does not begin with 'quartet flight 5'"));
   EXPECT_THAT(std::string(DecodeFlightLog(bytes + "\x7f").status().message()),
               HasSubstr("is broken at byte"));
   EXPECT_THAT(

@@ -179,6 +179,7 @@ void MetricsLedger::Compare() {
       {"quartet_recomputed_tokens_total", number(ledger.recomputed_tokens)},
       {"quartet_repetition_suspected_total", number(ledger.repetitions_suspected)},
       {"quartet_cached_states_condemned_total", number(ledger.states_condemned)},
+      {"quartet_rows_awaiting_mask_total", number(ledger.rows_awaiting_mask)},
       {"quartet_overtakes_total", number(ledger.overtakes)},
       {"quartet_no_progress_total", number(ledger.no_progress)},
       {"quartet_requests_paused", number(ledger.paused)},
