@@ -15,6 +15,7 @@
 #include "services/gateway/openai/openai_service.h"
 #include "services/gateway/routing/gateway_core.h"
 #include "services/gateway/routing/text_pool.h"
+#include "services/gateway/text/grammar/answer_grammar.h"
 #include "services/gateway/text/model_text.h"
 
 namespace quartet::gateway {
@@ -38,6 +39,7 @@ class Running final : public Gateway {
     engine_ =
         ConnectEngine({.address = config_.coordinator,
                        .poll_interval = config_.poll_interval,
+                       .gives_vocabulary = true,
                        .on_change = [this](const EngineState& state) { EngineChanged(state); }});
     core_ = std::make_unique<GatewayCore>(
         GatewayOptions{.served_model_name = config_.served_model_name.empty()
@@ -94,7 +96,10 @@ class Running final : public Gateway {
     if (!model.ok()) return model.status();
     LogInfo(absl::StrCat("model text loaded from ", config_.model_dir, ", chat template from ",
                          (*model)->chat_template_origin));
+    auto vocabulary = text::GrammarVocabulary(*(*model)->tokenizer, (*model)->defaults.end);
+    if (!vocabulary.ok()) return vocabulary.status();
     core_->SetModel(*std::move(model));
+    engine_->SetVocabulary(vocabulary->Serialize());
     UpdateReadiness();
     return absl::OkStatus();
   }

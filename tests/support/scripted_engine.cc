@@ -69,6 +69,10 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     std::lock_guard lock(mutex_);
     metrics_ = text;
   }
+  std::string vocabulary() const override {
+    std::lock_guard lock(mutex_);
+    return vocabulary_;
+  }
   void Release() override {
     {
       std::lock_guard lock(mutex_);
@@ -149,6 +153,20 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       std::lock_guard lock(mutex_);
       *info = info_;
     }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* PutVocabulary(grpc::CallbackServerContext* context,
+                                          const v1::PutVocabularyRequest* request,
+                                          v1::PutVocabularyResponse* response) override {
+    {
+      std::lock_guard lock(mutex_);
+      info_.set_vocabulary_digest("put");
+      vocabulary_ = request->vocabulary();
+    }
+    response->set_digest("put");
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -235,6 +253,7 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
       seen.thinking_end_ids = {submit.thinking().end_ids().begin(),
                                submit.thinking().end_ids().end()};
     }
+    seen.grammar = submit.grammar();
     seen.cache_salt = submit.cache_salt();
     seen.cache_read_only = submit.cache_read_only();
     seen.fair_key = submit.fair_key();
@@ -394,6 +413,7 @@ class Engine final : public ScriptedEngine, public v1::Engine::CallbackService {
     return info;
   }();
   std::string metrics_ = "# HELP quartet_steps_total Steps\nquartet_steps_total 7\n";
+  std::string vocabulary_;
   bool released_ = false;
   bool stopping_ = false;
 };

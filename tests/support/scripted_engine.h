@@ -44,6 +44,7 @@ struct SeenSequence {
   std::optional<uint32_t> thinking_tokens;
   bool thinking_open = false;
   std::vector<int32_t> thinking_end_ids;
+  std::string grammar;
   std::string cache_salt;
   bool cache_read_only = false;
   uint64_t fair_key = 0;
@@ -94,6 +95,8 @@ class ScriptedEngine {
   virtual void SetReady(bool ready, const std::string& reason = "") = 0;
   virtual void SetMaxModelLen(uint32_t tokens) = 0;
   virtual void SetMetrics(const std::string& text) = 0;
+  // What was put last; empty if nothing was.
+  virtual std::string vocabulary() const = 0;
   // Lets everything that holds now or later go on.
   virtual void Release() = 0;
   virtual std::vector<SeenSequence> seen() const = 0;

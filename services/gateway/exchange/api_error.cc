@@ -48,6 +48,13 @@ ApiError FromEngineStatus(const absl::Status& status, bool admitted) {
                 .retry_after_s = 2};
       }
       return {.status = 500, .message = "the engine was lost while it worked on the request"};
+    case absl::StatusCode::kFailedPrecondition:
+      if (!admitted) {
+        return {.status = 503,
+                .message = "the engine cannot hold answers to a form at the moment; try again",
+                .retry_after_s = 2};
+      }
+      return {.status = 500, .message = "the answer left the form that was asked for"};
     case absl::StatusCode::kAborted:
       return {.status = 500,
               .message = "the engine lost a part of itself while it worked on the request"};

@@ -107,6 +107,14 @@ std::optional<ApiError> SetThinkingBudget(uint32_t max_tokens, const text::Token
   return std::nullopt;
 }
 
+std::optional<ApiError> SetGrammar(const AnswerFormFields& form, bool opens_think,
+                                   const text::Tokenizer& tokenizer, GenerationPlan* plan) {
+  auto compiled = CompileAnswerForm(form, opens_think, tokenizer);
+  if (auto* error = std::get_if<ApiError>(&compiled)) return std::move(*error);
+  plan->grammar = std::get<std::string>(std::move(compiled));
+  return std::nullopt;
+}
+
 // One more choice for each of a prompt's n.
 void AddChoices(ChoicePlan choice, uint32_t n, GenerationPlan* plan) {
   for (uint32_t i = 0; i < n; ++i) {
@@ -196,6 +204,10 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
         SetThinkingBudget(*fields.thinking_token_budget, *context.model->tokenizer, &out.plan);
     if (error) return *std::move(error);
   }
+  if (auto error =
+          SetGrammar(fields.form, prompt.opens_think, *context.model->tokenizer, &out.plan)) {
+    return *std::move(error);
+  }
   if (fields.return_token_ids) out.prompt_ids.assign(fields.n, prompt.ids);
   const auto room = static_cast<uint32_t>(context.max_model_len - prompt.ids.size());
   AddChoices({.prompt_ids = std::move(prompt.ids),
@@ -224,6 +236,7 @@ std::variant<Prepared, ApiError> PrepareCompletionFields(CompletionFields fields
   FillCommon(fields, context, &out);
   out.style.echo = fields.echo;
   const text::Tokenizer& tokenizer = *context.model->tokenizer;
+  if (auto error = SetGrammar(fields.form, false, tokenizer, &out.plan)) return *std::move(error);
   for (size_t i = 0; i < fields.prompts.size(); ++i) {
     const std::string name =
         fields.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");

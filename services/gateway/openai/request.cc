@@ -234,51 +234,22 @@ void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens
   }
   ParseLogitBias(fields, limits, out);
   ParsePromptLogprobs(fields, out);
-  if (const Value* format = fields.Object("response_format")) {
-    const Value* type = format->Find("type");
-    if (!type || !type->is_string()) {
-      fields.Fail("response_format", "must have a \"type\" that is a string");
-    } else if (type->string() != "text") {
-      fields.Fail("response_format", "only {\"type\": \"text\"} is supported", kUnsupported);
-    }
-  }
-  RefuseContent(fields, {"structured_outputs", "structural_tag", "guided_json", "guided_regex",
-                         "guided_choice", "guided_grammar", "regex", "ebnf", "grammar",
-                         "json_schema", "return_tokens_as_token_ids", "truncate_prompt_tokens",
-                         "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids"});
+  ParseContentForm(fields, error, &out->form);
+  RefuseContent(fields, {"return_tokens_as_token_ids", "truncate_prompt_tokens", "use_beam_search",
+                         "logits_processors", "bad_words", "allowed_token_ids"});
   ParseScheduling(fields, out);
 }
 
-void ParseTools(Fields& fields, ChatFields* out) {
-  const Value* tools = fields.Get("tools");
-  if (tools && !tools->is_list()) {
-    fields.Fail("tools", absl::StrCat("must be a list, not ", std::string(tools->TypeName())));
-    return;
+// What could go on after an answer that its form has ended.
+void RefuseBesidesForm(Fields& fields, const CommonFields& out) {
+  if (!out.form.constrained()) return;
+  const std::string other = out.form.tools ? "this tool_choice" : out.form.content_param;
+  if (out.min_tokens > 0) {
+    fields.Fail("min_tokens", absl::StrCat("cannot be combined with ", other), kUnsupported);
   }
-  const bool any = tools && !tools->list().empty();
-  if (const Value* choice = fields.Get("tool_choice")) {
-    if (choice->is_string()) {
-      const std::string& mode = choice->string();
-      out->no_tool_calls = mode == "none";
-      if (mode == "required") {
-        fields.Fail("tool_choice", "\"required\" is not supported", kUnsupported);
-      } else if (mode != "none" && mode != "auto") {
-        fields.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
-      } else if (mode == "auto" && !any) {
-        fields.Fail("tool_choice", "needs tools");
-      }
-    } else if (choice->is_object()) {
-      const Value type = choice->Get("type");
-      const bool allowed = type.is_string() && type.string() == "allowed_tools";
-      fields.Fail("tool_choice",
-                  allowed ? "\"allowed_tools\" is not supported" : "naming a tool is not supported",
-                  kUnsupported);
-    } else {
-      fields.Fail("tool_choice", absl::StrCat("must be a string or an object, not ",
-                                              std::string(choice->TypeName())));
-    }
+  if (out.ignore_eos) {
+    fields.Fail("ignore_eos", absl::StrCat("cannot be combined with ", other), kUnsupported);
   }
-  out->parallel_tool_calls = fields.Bool("parallel_tool_calls").value_or(true);
 }
 
 }  // namespace
@@ -306,7 +277,8 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   const int64_t top = fields.Integer("top_logprobs", 0, kTopLogprobsMax).value_or(0);
   if (top > 0 && !out.logprobs.output) fields.Fail("top_logprobs", "needs \"logprobs\": true");
   out.logprobs.output_top = static_cast<uint32_t>(top);
-  ParseTools(fields, &out);
+  ParseToolForm(fields, &error, &out.no_tool_calls, &out.parallel_tool_calls, &out.form);
+  RefuseBesidesForm(fields, out);
   if (fields.Get("functions"))
     fields.Fail("functions", "is not supported; use tools", kUnsupported);
   if (fields.Get("function_call"))
@@ -357,6 +329,7 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
     }
   }
   RefuseContent(fields, {"suffix"});
+  RefuseBesidesForm(fields, out);
 
   const Value* prompt = fields.Get("prompt");
   if (!prompt) {

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "services/gateway/openai/answer_form.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/fields.h"
 #include "services/gateway/routing/engine_client.h"
@@ -44,6 +45,7 @@ struct CommonFields {
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint32_t min_tokens = 0;
   uint32_t n = 1;  // choices of each prompt
+  AnswerFormFields form;
   LogprobsWanted logprobs;
   bool prompt_logprobs = false;  // asked for by that name
   std::vector<std::string> stop;

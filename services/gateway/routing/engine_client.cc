@@ -72,6 +72,7 @@ void ToProto(const SequenceRequest& from, v1::Submit* to) {
     thinking->mutable_end_ids()->Add(from.thinking->end_ids.begin(), from.thinking->end_ids.end());
     thinking->set_open(from.thinking->open);
   }
+  to->set_grammar(from.grammar);
   to->set_cache_salt(from.cache_salt);
   to->set_cache_read_only(from.cache_read_only);
   to->set_system_prefix_tokens(from.system_prefix_tokens);
@@ -366,6 +367,15 @@ class GrpcEngineClient final : public EngineClient {
     return state_;
   }
 
+  void SetVocabulary(std::string vocabulary) override {
+    std::lock_guard lock(mutex_);
+    vocabulary_ = std::make_shared<const std::string>(std::move(vocabulary));
+    vocabulary_digest_.clear();
+    vocabulary_refused_ = false;
+    poll_now_ = true;
+    wake_.notify_all();
+  }
+
   void FetchMetrics(std::function<void(std::string)> done) override {
     MetricsCall* call = nullptr;
     {
@@ -429,18 +439,49 @@ class GrpcEngineClient final : public EngineClient {
     wake_.notify_all();
   }
 
+  // Gives the coordinator the vocabulary if it has not got this one. With `lock` held, which is let
+  // go of for the call.
+  void PutVocabulary(const v1::EngineInfo& info, std::unique_lock<std::mutex>& lock) {
+    const std::shared_ptr<const std::string> vocabulary = vocabulary_;
+    if (!vocabulary || !info.ready()) return;
+    if (!vocabulary_digest_.empty() && info.vocabulary_digest() == vocabulary_digest_) return;
+    v1::PutVocabularyRequest request;
+    request.set_vocabulary(*vocabulary);
+    v1::PutVocabularyResponse response;
+    const grpc::Status status = CallAsPoll(lock, [&](grpc::ClientContext* context) {
+      return stub_->PutVocabulary(context, request, &response);
+    });
+    if (status.ok() && vocabulary == vocabulary_) vocabulary_digest_ = response.digest();
+    if (!status.ok() && !std::exchange(vocabulary_refused_, true)) {
+      LogWarning(absl::StrCat("constrained requests will be refused: the coordinator at ",
+                              options_.address,
+                              " did not take the vocabulary: ", status.error_message()));
+    }
+  }
+
+  // With `lock` held, which is let go of for the call.
+  template <typename Ask>
+  grpc::Status CallAsPoll(std::unique_lock<std::mutex>& lock, const Ask& ask) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + options_.poll_timeout));
+    poll_context_ = &context;
+    lock.unlock();
+    const grpc::Status status = ask(&context);
+    lock.lock();
+    poll_context_ = nullptr;
+    return status;
+  }
+
   void Poll() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
       poll_now_ = false;
-      grpc::ClientContext context;
-      context.set_deadline(absl::ToChronoTime(absl::Now() + options_.poll_timeout));
-      poll_context_ = &context;
-      lock.unlock();
       v1::EngineInfo info;
-      const grpc::Status status = stub_->GetInfo(&context, v1::GetInfoRequest(), &info);
-      lock.lock();
-      poll_context_ = nullptr;
+      const grpc::Status status = CallAsPoll(lock, [&](grpc::ClientContext* context) {
+        return stub_->GetInfo(context, v1::GetInfoRequest(), &info);
+      });
+      if (stopping_) return;
+      if (status.ok()) PutVocabulary(info, lock);
       if (stopping_) return;
       EngineState next = state_;
       // A machine that is short of cores may answer late now and then; a coordinator that is gone
@@ -457,6 +498,10 @@ class GrpcEngineClient final : public EngineClient {
                 .vocab_size = info.vocab_size(),
                 .epoch = info.epoch(),
                 .checkpoint_digest = info.checkpoint_digest()};
+        if (next.ready && options_.gives_vocabulary && !vocabulary_) {
+          next.ready = false;
+          next.not_ready_reason = "the tokenizer is being loaded";
+        }
         if (!next.ready && next.not_ready_reason.empty())
           next.not_ready_reason = "the coordinator is not ready";
       } else {
@@ -491,6 +536,9 @@ class GrpcEngineClient final : public EngineClient {
   bool poll_now_ = false;
   int late_polls_ = 0;
   grpc::ClientContext* poll_context_ = nullptr;
+  std::shared_ptr<const std::string> vocabulary_;
+  bool vocabulary_refused_ = false;
+  std::string vocabulary_digest_;  // as the coordinator that took it last calls it
   std::string metrics_;
   absl::Time metrics_time_ = absl::InfinitePast();
   bool metrics_busy_ = false;                  // from the start of a call to its last waiter

@@ -69,6 +69,7 @@ struct SequenceRequest {
   bool ignore_eos = false;
   LogprobsWanted logprobs;
   std::optional<ThinkingBudget> thinking;
+  std::string grammar;  // what the answer must look like, serialised; empty: anything
   std::string cache_salt;
   bool cache_read_only = false;
   Scheduling scheduling;
@@ -146,6 +147,9 @@ class EngineClient {
   virtual std::shared_ptr<Sequence> Submit(const SequenceRequest& request,
                                            std::shared_ptr<SequenceObserver> observer) = 0;
   virtual EngineState state() const = 0;
+  // A serialised grammar::Vocabulary, for coordinators that hold answers to grammars
+  // (EngineClientOptions::gives_vocabulary).
+  virtual void SetVocabulary(std::string vocabulary) = 0;
   // Calls `done`, in this thread or another, with the coordinator's metrics, at most 1 s old; empty
   // if it does not answer within half a second.
   virtual void FetchMetrics(std::function<void(std::string)> done) = 0;
@@ -157,6 +161,8 @@ struct EngineClientOptions {
   std::string address;  // host:port or unix:/path
   absl::Duration poll_interval = absl::Milliseconds(500);
   absl::Duration poll_timeout = absl::Seconds(2);
+  // A coordinator counts as ready only when it was offered the vocabulary.
+  bool gives_vocabulary = false;
   // Called on the polling thread whenever readiness changes.
   std::function<void(const EngineState&)> on_change;
 };

@@ -50,6 +50,7 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
       request.logprobs = plan_.logprobs;
       request.thinking = plan_.thinking;
       if (request.thinking) request.thinking->open = choice.opens_think;
+      request.grammar = plan_.grammar;
       request.cache_salt = plan_.cache_salt;
       request.cache_read_only = plan_.cache_read_only;
       request.scheduling = plan_.scheduling;

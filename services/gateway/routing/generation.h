@@ -35,6 +35,7 @@ struct GenerationPlan {
   bool ignore_eos = false;
   LogprobsWanted logprobs;
   std::optional<ThinkingBudget> thinking;  // `open` comes from the choice
+  std::string grammar;                     // serialised; each choice keeps to it
   std::string cache_salt;
   bool cache_read_only = false;
   Scheduling scheduling;

@@ -117,12 +117,28 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("logit_bias":{"-1":1})", "logit_bias", "not a token id"},
       {R"("logit_bias":{"5":101})", "logit_bias", "from -100 to 100"},
       {R"("logit_bias":[])", "logit_bias", "must be an object"},
-      {R"("response_format":{"type":"json_object"})", "response_format", "only"},
-      {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format", "only"},
+      {R"("response_format":{"type":"xml"})", "response_format", "\"xml\" is not supported"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.json_schema", "missing"},
+      {R"("response_format":{"type":"json_schema","json_schema":{}})",
+       "response_format.json_schema.schema", "missing"},
       {R"("response_format":{})", "response_format", "type"},
-      {R"("structured_outputs":{"regex":"a"})", "structured_outputs", "not supported"},
-      {R"("guided_json":{"type":"object"})", "guided_json", "not supported"},
-      {R"("regex":"a+")", "regex", "not supported"},
+      {R"("structured_outputs":{"regex":"a","choice":["b"]})", "structured_outputs.choice",
+       "already, from structured_outputs.regex"},
+      {R"("structured_outputs":{"grammar":"root ::= x"})", "structured_outputs.grammar",
+       "not supported"},
+      {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag",
+       "not supported"},
+      {R"("guided_json":{"type":"object"},"guided_regex":"a")", "guided_regex", "already"},
+      {R"("guided_json":"{")", "guided_json", "not JSON"},
+      {R"("guided_json":[])", "guided_json", "must be a JSON schema"},
+      {R"("guided_regex":5)", "guided_regex", "must be a string"},
+      {R"("guided_choice":["a",1])", "guided_choice", "list of strings"},
+      {R"("guided_grammar":"root ::= x")", "guided_grammar", "not supported"},
+      {R"("grammar":"root ::= x")", "grammar", "not supported"},
+      {R"("ebnf":"root ::= x")", "ebnf", "not supported"},
+      {R"("structural_tag":{"a":1})", "structural_tag", "not supported"},
+      {R"("regex":"a+","min_tokens":3)", "min_tokens", "cannot be combined with regex"},
+      {R"("regex":"a+","ignore_eos":true)", "ignore_eos", "cannot be combined with regex"},
       {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
       {R"("prompt_logprobs":1,"stream":true)", "prompt_logprobs", "stream"},
       {R"("truncate_prompt_tokens":10)", "truncate_prompt_tokens", "not supported"},
@@ -141,11 +157,21 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("logprobs":1)", "logprobs", "true or false"},
       {R"("top_logprobs":3)", "top_logprobs", "needs"},
       {R"("top_logprobs":21)", "top_logprobs", "from 0 to 20"},
-      {tool + R"(,"tool_choice":"required")", "tool_choice", "required"},
-      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice",
-       "not supported"},
+      {R"("tool_choice":"required")", "tool_choice", "needs tools"},
+      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})", "tool_choice",
+       "'g' is not the name of one of the tools"},
+      {tool + R"(,"tool_choice":{"type":"function"})", "tool_choice", "must name a function"},
+      {tool + R"(,"tool_choice":{"type":"function","function":{"name":"f"}},"regex":"a")",
+       "tool_choice", "cannot be combined with regex"},
+      {tool + R"(,"tool_choice":{"type":"allowed_tools"})", "tool_choice.allowed_tools",
+       "must be an object"},
       {tool + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto"}})",
-       "tool_choice", "allowed_tools"},
+       "tool_choice.allowed_tools.tools", "at least one"},
+      {tool + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)" +
+           R"("tools":[{"type":"function","function":{"name":"g"}}]}})",
+       "tool_choice.allowed_tools.tools[0]", "'g' is not the name"},
+      {tool + R"(,"tool_choice":"required","ignore_eos":true)", "ignore_eos",
+       "cannot be combined with this tool_choice"},
       {tool + R"(,"tool_choice":"sometimes")", "tool_choice", "must be"},
       {tool + R"(,"parallel_tool_calls":1)", "parallel_tool_calls", "true or false"},
       {R"("tool_choice":"auto")", "tool_choice", "needs tools"},
@@ -175,6 +201,70 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
   for (const Refused& refused : completion) {
     ExpectRefused(refused, [](const std::string& fields) { return Completion(fields); });
   }
+}
+
+TEST(RequestFields, FormsOfTheContentComeUnderManyNames) {
+  const auto content = [](const std::string& fields) {
+    const auto chat = Chat(fields);
+    if (const auto* error = std::get_if<ApiError>(&chat)) {
+      ADD_FAILURE() << fields << ": " << error->message;
+      return text::ContentForm();
+    }
+    return std::get<ChatFields>(chat).form.content.value_or(text::ContentForm());
+  };
+  EXPECT_TRUE(content(R"("response_format":{"type":"json_object"})").json_object);
+  EXPECT_TRUE(content(R"("structured_outputs":{"json_object":true})").json_object);
+  for (const char* fields :
+       {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"null"}}})",
+        R"("structured_outputs":{"json":{"type":"null"}})", R"("guided_json":{"type":"null"})",
+        R"("guided_json":"{\"type\":\"null\"}")", R"("json_schema":{"type":"null"})"}) {
+    const text::ContentForm form = content(fields);
+    ASSERT_TRUE(form.json_schema.has_value()) << fields;
+    EXPECT_EQ(form.json_schema->Get("type").string(), "null");
+  }
+  for (const char* fields :
+       {R"("structured_outputs":{"regex":"a"})", R"("guided_regex":"a")", R"("regex":"a")"}) {
+    EXPECT_EQ(content(fields).regex, "a") << fields;
+  }
+  for (const char* fields :
+       {R"("structured_outputs":{"choice":["a","b"]})", R"("guided_choice":["a","b"])"}) {
+    EXPECT_EQ(content(fields).choices, (std::vector<std::string>{"a", "b"})) << fields;
+  }
+}
+
+TEST(RequestFields, AToolChoiceSaysWhichCallsMayOrMustCome) {
+  const auto form = [](const std::string& fields) {
+    return std::get<ChatFields>(Chat(R"("tools":[{"type":"function","function":{"name":"f"}},)"
+                                     R"({"type":"function","function":{"name":"g"}}],)" +
+                                     fields))
+        .form;
+  };
+  EXPECT_FALSE(form(R"("tool_choice":"auto")").constrained());
+  EXPECT_FALSE(form(R"("tool_choice":"none")").constrained());
+  const auto required = form(R"("tool_choice":"required","parallel_tool_calls":false)").tools;
+  ASSERT_TRUE(required.has_value());
+  EXPECT_TRUE(required->required);
+  EXPECT_FALSE(required->parallel);
+  EXPECT_TRUE(required->names.empty());
+  const auto named = form(R"("tool_choice":{"type":"function","function":{"name":"g"}})").tools;
+  ASSERT_TRUE(named.has_value());
+  EXPECT_TRUE(named->required);
+  EXPECT_EQ(named->names, std::vector<std::string>{"g"});
+  const auto allowed =
+      form(R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)"
+           R"("tools":[{"type":"function","function":{"name":"f"}}]}})")
+          .tools;
+  ASSERT_TRUE(allowed.has_value());
+  EXPECT_FALSE(allowed->required);
+  EXPECT_EQ(allowed->names, std::vector<std::string>{"f"});
+
+  const AnswerFormFields either = form(R"("guided_regex":"a")");
+  EXPECT_TRUE(either.content.has_value());
+  ASSERT_TRUE(either.tools.has_value()) << "a call or the content";
+  EXPECT_FALSE(either.tools->required);
+  const AnswerFormFields none = form(R"("guided_regex":"a","tool_choice":"none")");
+  EXPECT_TRUE(none.content.has_value());
+  EXPECT_FALSE(none.tools.has_value());
 }
 
 TEST(RequestFields, WhatShapesTheDrawIsTaken) {
