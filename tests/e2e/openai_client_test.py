@@ -157,7 +157,7 @@ def test_models(client):
     [
         (openai.BadRequestError, {"temperature": 3}, "temperature"),
         (openai.BadRequestError, {"messages": []}, "messages"),
-        (openai.BadRequestError, {"response_format": {"type": "json_object"}}, "response_format"),
+        (openai.BadRequestError, {"response_format": {"type": "xml"}}, "response_format"),
         (openai.BadRequestError, {"logit_bias": {"2048": 5}}, "logit_bias"),
         (openai.NotFoundError, {"model": "gpt-9"}, "model"),
         (
