@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "services/grammar/builder.h"
 #include "services/grammar/vocabulary.h"
 #include "tests/unit/coordinator/engine_harness.h"
@@ -138,6 +139,36 @@ TEST(Constraints, RequestsWithAndWithoutGrammarsRunSideBySide) {
       EXPECT_EQ(calls[i]->tokens, EngineHarness::Alone(EngineHarness::Ask(i, 50, 40), 40));
     }
   }
+  EXPECT_EQ(harness.workers[0]->violation(), "");
+}
+
+TEST(Constraints, WhoLosesItsPlaceGoesOnWithItsAnswer) {
+  EngineOptions options = EngineHarness::Options(1);
+  options.max_num_seqs = 1;
+  EngineHarness harness(options);
+  Gate gate;
+  const absl::Cleanup let_all_through = [&gate] { gate.Open(); };
+  auto worker = harness.WorkerOptions();
+  worker.num_mtp_layers = 1;
+  worker.before_step = [&gate](const v1::StepPlan&) { gate.Pass(); };
+  harness.AddWorker(worker);
+  ASSERT_TRUE(harness.AwaitReason(""));
+  ASSERT_TRUE(Put(harness, TestVocabulary()).ok());
+  gate.Close();
+  v1::Submit patient = AskFor(Digits(40, 50), 1, 300, 100);
+  patient.set_request_class(v1::Submit::REQUEST_CLASS_BATCH);
+  Call call(harness.stub.get(), patient);
+  gate.Permit(10);
+  ASSERT_TRUE(call.ReadTokens(5));
+  ASSERT_TRUE(gate.AwaitSomebody());
+  Call hurried(harness.stub.get(), AskFor(Digits(3, 4), 2));
+  ASSERT_TRUE(harness.Await([&] { return harness.engine->Snapshot().ledger.waiting == 1; }));
+  gate.Open();
+  EXPECT_TRUE(hurried.ReadToEnd().ok());
+  ExpectDigits(hurried, 3, 4);
+  EXPECT_TRUE(call.ReadToEnd().ok());
+  ExpectDigits(call, 40, 50);
+  EXPECT_EQ(harness.Metric("quartet_preemptions_total"), 1);
   EXPECT_EQ(harness.workers[0]->violation(), "");
 }
 

@@ -271,8 +271,8 @@ TEST_F(MessagesApiTest, ErrorsHaveTheShapeOfTheApiAndNameTheField) {
   expect(Message(R"("stop_sequences":["a",""])"), 400, "invalid_request_error",
          "stop_sequences[1]: must not be empty");
   expect(Message(R"("top_p":2)"), 400, "invalid_request_error", "top_p: must be");
-  expect(Message(kTools + R"(,"tool_choice":{"type":"any"})"), 400, "invalid_request_error",
-         "tool_choice: ");
+  expect(Message(kTools + R"(,"tool_choice":{"type":"tool","name":"no"})"), 400,
+         "invalid_request_error", "tool_choice: ");
   expect(Message(R"("output_config":{"effort":"huge"})"), 400, "invalid_request_error",
          "output_config.effort");
   script()->refusal = absl::ResourceExhaustedError("64 requests wait");
