@@ -23,7 +23,7 @@ LEFT_OUT = "negative_data_rejection,positive_data_acceptance"
 
 def test_no_request_is_a_server_error(tmp_path):
     folder = pathlib.Path(__file__).parent
-    with serve(MODEL, 1, "--max-num-seqs", "16", "--log-dir", str(tmp_path)) as cluster:
+    with serve(MODEL, 1, "--max-num-seqs", "16", "--max-model-len", "1024", "--log-dir", str(tmp_path)) as cluster:
         run = subprocess.run(
             [pathlib.Path(sys.executable).parent / "schemathesis", "run", cluster.http + "/openapi.json",
              "--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES), "--seed", SEED, "--exclude-checks", LEFT_OUT,

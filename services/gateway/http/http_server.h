@@ -35,7 +35,7 @@ struct HttpAccess {
   size_t request_bytes = 0;
   size_t response_bytes = 0;
   double seconds = 0;
-  std::string request_id;  // as it was sent
+  std::string request_id;  // as it was sent, or would have been
   std::string notes;
 };
 

@@ -443,7 +443,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
                         .request_bytes = request_bytes_,
                         .response_bytes = call.body_bytes(),
                         .seconds = std::chrono::duration<double>(Clock::now() - started_).count(),
-                        .request_id = call.request_id(),
+                        .request_id = call.status() != 0 ? call.request_id() : request.request_id,
                         .notes = call.notes()});
   }
 
