@@ -60,8 +60,8 @@ void Auditor::OnPlan(const StepPlan& plan) {
   tally_.steps_behind_others += in_flight_.size() > 1;
   for (Place& place : places_) place.commits = false;
   OnCopies(plan);
-  // In the plan in which somebody loses its place, and as long as there was always a copy on its way
-  // since, its pages may not be there yet for those who need them.
+  // In the plan in which somebody loses its place, and as long as there was always a copy on its
+  // way since, its pages may not be there yet for those who need them.
   const bool down =
       std::ranges::any_of(plan.copies, [](const TierCopy& copy) { return copy.from < copy.to; });
   saving_ = books_.preemptions > preemptions || (saving_ && (down || CopiesRun()));
