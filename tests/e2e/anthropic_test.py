@@ -6,19 +6,12 @@ import urllib.request
 import anthropic
 import pytest
 
-from conftest import serve
 from tool_cases import ANSWERED, CALLING, MODEL, PARALLEL, by_name
 
 QUESTION = [{"role": "user", "content": "Which country has the capital Reykjavik?"}]
 ANSWER = "Reykjavik is the capital of Iceland."
 PROMPT_TOKENS = 17
 ANSWER_TOKENS = 20  # reasoning, closing tag, answer and end token
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with serve(MODEL, 2) as running:
-        yield running
 
 
 @pytest.fixture

@@ -78,6 +78,22 @@ def serve(model, tensor_parallel_size, *flags, exit_codes=(0, 130), start_timeou
     assert code in exit_codes, f"ended with {code}\n{cluster.output()}"
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """The demo model on two ranks. Files that need another cluster have a fixture of their own."""
+    with serve("quartet-demo-exl3", 2) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    """OpenAI's, without retries: an error must be seen as it is."""
+    import openai  # not every user of this file has it
+
+    with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
 def golden_cases(file_name):
     """The text cases of a file of reference answers."""
     with open(ROOT / "tests" / "data" / "demo" / file_name) as file:

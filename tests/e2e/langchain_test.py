@@ -9,19 +9,12 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from conftest import serve
 from tool_cases import ANSWERED, CALLING, MODEL, by_name
 
 QUESTION = "Which country has the capital Reykjavik?"
 ANSWER = "Reykjavik is the capital of Iceland."
 PROMPT_TOKENS = 17
 ANSWER_TOKENS = 20  # reasoning, closing tag, answer and end token
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with serve(MODEL, 2) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,25 +6,12 @@ import re
 import openai
 import pytest
 
-from conftest import serve
 from tool_cases import ANSWERED, CALLING, MODEL, PARALLEL, by_name
 
 QUESTION = "Which country has the capital Reykjavik?"
 ANSWER = "Reykjavik is the capital of Iceland."
 PROMPT_TOKENS = 17
 ANSWER_TOKENS = 20  # reasoning, closing tag, answer and end token
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with serve(MODEL, 2) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster):
-    with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 def tool_request(case, **more):

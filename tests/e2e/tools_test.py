@@ -5,26 +5,13 @@ import re
 import subprocess
 
 import grpc
-import openai
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import BIN, ROOT, serve
+from conftest import BIN, ROOT
 from tool_cases import ANSWERED, CALLING, CASES, MODEL, PARALLEL, by_name
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with serve(MODEL, 2) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster):
-    with openai.OpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 def calls_of(message):
