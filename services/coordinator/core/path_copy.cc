@@ -61,6 +61,16 @@ std::optional<UnitKey> PathCopy::NextUnit() {
   return std::nullopt;
 }
 
+bool PathCopy::CanGoOn() {
+  if (ended_) return false;
+  const PrefixLedger there = to_.index->GetLedger();
+  if (NextUnit().has_value()) {
+    return to_.pages->free() > 0 || there.pages > there.pages_referenced;
+  }
+  return last_snapshot_.has_value() && !to_.index->HasSnapshotAtEnd(target_) &&
+         (to_.snapshots->free() > 0 || there.snapshots > there.snapshots_referenced);
+}
+
 void PathCopy::Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies) {
   assert(in_flight() == 0 && !ended_);
   const auto take_budget = [&](uint64_t bytes) {

@@ -34,6 +34,9 @@ class PathCopy {
 
   // The first unit that is lacking there; none if no copy of a page will be planned.
   std::optional<UnitKey> NextUnit();
+  // Whether Plan would plan a copy: something is lacking there, and there is room for it. Not while
+  // copies are in flight.
+  bool CanGoOn();
   // Adds copies for the next step, each of which takes its bytes off the budget; the first one may
   // overdraw it. Stops early where the other tier has no room, even for the least valuable.
   void Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies);

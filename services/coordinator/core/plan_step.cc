@@ -115,7 +115,7 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now) {
       continue;
     }
     // What they hold can be had when they are through.
-    if (CopiesInFlight() || (tiers_.has_value() && tiers_->saving())) {
+    if (CopiesInFlight() || (tiers_.has_value() && tiers_->Saving())) {
       for (; sequence.pages.size() > before; sequence.pages.pop_back()) {
         pages_.Return(sequence.pages.back());
       }

@@ -140,6 +140,17 @@ void CacheTiers::Save(const PrefixLease& lease, uint32_t offset) {
   ++n_saving_;
 }
 
+bool CacheTiers::Saving() {
+  for (size_t i = 0; i < n_saving_;) {
+    if (down_[i].CanGoOn()) {
+      ++i;
+    } else {
+      EndDown(i);
+    }
+  }
+  return n_saving_ > 0;
+}
+
 bool CacheTiers::GiveUp() {
   const bool held = down_.size() > n_saving_ || up_.has_value() || restored_.active();
   given_up_ += down_.size() - n_saving_;

@@ -54,8 +54,9 @@ class CacheTiers {
   // The same for a sequence that loses its place: this copy comes before others and is not given up
   // for those who need its pages.
   void Save(const PrefixLease& lease, uint32_t offset);
-  // There are such copies.
-  bool saving() const { return n_saving_ > 0; }
+  // Whether such copies are still to come. Those that cannot go on end. Not while a step is in
+  // flight that copies.
+  bool Saving();
 
   // What is known to be wrong, from this unit on, in all tiers below the device.
   void Discard(const UnitKey& unit);
