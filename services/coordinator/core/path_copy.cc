@@ -67,8 +67,11 @@ bool PathCopy::CanGoOn() {
   if (NextUnit().has_value()) {
     return to_.pages->free() > 0 || there.pages > there.pages_referenced;
   }
-  return last_snapshot_.has_value() && !to_.index->HasSnapshotAtEnd(target_) &&
-         (to_.snapshots->free() > 0 || there.snapshots > there.snapshots_referenced);
+  if (!last_snapshot_.has_value() || to_.index->HasSnapshotAtEnd(target_)) {
+    ended_ = complete_ = true;
+    return false;
+  }
+  return to_.snapshots->free() > 0 || there.snapshots > there.snapshots_referenced;
 }
 
 void PathCopy::Plan(uint64_t& budget_bytes, std::vector<TierCopy>& copies) {

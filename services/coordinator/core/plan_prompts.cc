@@ -61,7 +61,7 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
 
 // Who waits for a slot or pages that a lower class has gets them, with one of the next plans.
 void Core::MakeWay(TimeUs now) {
-  const bool saving = CopiesInFlight() || (tiers_.has_value() && tiers_->Saving());
+  const bool saving = CopiesInFlight() || (tiers_.has_value() && tiers_->saving());
   if (running_.empty() || saving) return;
   Sequence& victim = Victim();
   const RequestClass above = victim.request.request_class;

@@ -109,13 +109,15 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now) {
       continue;
     }
     // Who runs comes before what may be used again.
-    if (tiers_.has_value() && !CopiesInFlight() && tiers_->GiveUp()) continue;
+    if (tiers_.has_value() && !CopiesInFlight() && (tiers_->GiveUp() || tiers_->EndSaves())) {
+      continue;
+    }
     if (!closing_.empty()) {  // they have all that they need but a snapshot
       DropTurns();
       continue;
     }
     // What they hold can be had when they are through.
-    if (CopiesInFlight() || (tiers_.has_value() && tiers_->Saving())) {
+    if (CopiesInFlight() || (tiers_.has_value() && tiers_->saving())) {
       for (; sequence.pages.size() > before; sequence.pages.pop_back()) {
         pages_.Return(sequence.pages.back());
       }

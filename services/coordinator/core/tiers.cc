@@ -140,7 +140,8 @@ void CacheTiers::Save(const PrefixLease& lease, uint32_t offset) {
   ++n_saving_;
 }
 
-bool CacheTiers::Saving() {
+bool CacheTiers::EndSaves() {
+  const size_t before = n_saving_;
   for (size_t i = 0; i < n_saving_;) {
     if (down_[i].CanGoOn()) {
       ++i;
@@ -148,7 +149,7 @@ bool CacheTiers::Saving() {
       EndDown(i);
     }
   }
-  return n_saving_ > 0;
+  return n_saving_ < before;
 }
 
 bool CacheTiers::GiveUp() {

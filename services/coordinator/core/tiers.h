@@ -54,9 +54,11 @@ class CacheTiers {
   // The same for a sequence that loses its place: this copy comes before others and is not given up
   // for those who need its pages.
   void Save(const PrefixLease& lease, uint32_t offset);
-  // Whether such copies are still to come. Those that cannot go on end. Not while a step is in
-  // flight that copies.
-  bool Saving();
+  // Such copies are still to come.
+  bool saving() const { return n_saving_ > 0; }
+  // Ends those of them that cannot go on; false if there was none. Not while a step is in flight
+  // that copies.
+  bool EndSaves();
 
   // What is known to be wrong, from this unit on, in all tiers below the device.
   void Discard(const UnitKey& unit);
