@@ -56,7 +56,8 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
       queue_.PassOver(id);
     }
   }
-  counts_.no_progress += queue_.EndPlan(CopiesInFlight());
+  counts_.no_progress +=
+      queue_.EndPlan(CopiesInFlight() || (tiers_.has_value() && tiers_->saving()));
 }
 
 // Who waits for a slot or pages that a lower class has gets them, with one of the next plans.
