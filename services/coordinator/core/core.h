@@ -198,6 +198,7 @@ class Core {
   InFlightStep BeginStep(StepPlan& plan, TimeUs now);
   PlanRow MakeRow(const DraftRow& draft, InFlightStep& step, std::vector<Commit>& commits);
   bool CopiesInFlight() const;
+  bool PagesAreComing() const;
 
   // Admission and what is expected of the future (core_admission.cc).
   StepShape DecodeShape() const;

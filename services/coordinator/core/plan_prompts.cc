@@ -56,14 +56,12 @@ void Core::DraftPromptRows(TimeUs now, std::vector<SequenceOpen>& opens) {
       queue_.PassOver(id);
     }
   }
-  counts_.no_progress +=
-      queue_.EndPlan(CopiesInFlight() || (tiers_.has_value() && tiers_->saving()));
+  counts_.no_progress += queue_.EndPlan(PagesAreComing());
 }
 
 // Who waits for a slot or pages that a lower class has gets them, with one of the next plans.
 void Core::MakeWay(TimeUs now) {
-  const bool saving = CopiesInFlight() || (tiers_.has_value() && tiers_->saving());
-  if (running_.empty() || saving) return;
+  if (running_.empty() || PagesAreComing()) return;
   Sequence& victim = Victim();
   const RequestClass above = victim.request.request_class;
   const Sequence* const blocked = Blocked();

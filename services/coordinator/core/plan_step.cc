@@ -72,6 +72,12 @@ bool Core::CopiesInFlight() const {
   return std::ranges::any_of(in_flight_, &InFlightStep::has_copies);
 }
 
+// What copies hold that are in flight, or that save a sequence's state, can be had when they are
+// through.
+bool Core::PagesAreComing() const {
+  return CopiesInFlight() || (tiers_.has_value() && tiers_->saving());
+}
+
 void Core::DraftDecodeRows(TimeUs now) {
   uint64_t last = 0;
   while (true) {
@@ -116,8 +122,7 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now) {
       DropTurns();
       continue;
     }
-    // What they hold can be had when they are through.
-    if (CopiesInFlight() || (tiers_.has_value() && tiers_->saving())) {
+    if (PagesAreComing()) {
       for (; sequence.pages.size() > before; sequence.pages.pop_back()) {
         pages_.Return(sequence.pages.back());
       }
