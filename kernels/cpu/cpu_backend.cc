@@ -32,6 +32,7 @@ class Backend final : public CpuBackend {
     return AllocateHostMemory(bytes, what);
   }
   bool on_host() const override { return true; }
+  bool batch_invariant() const override { return true; }
   void Copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);

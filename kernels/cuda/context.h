@@ -72,6 +72,11 @@ struct Context {
   const StepState* step = nullptr;
   SaturationCounters* saturation = nullptr;  // in device memory
   const Cublas* cublas = nullptr;            // null where there is none
+  // Ops whose kernels or cuts depend on how many rows there are take one row at a time.
+  bool batch_invariant = false;
+
+  // Of `rows` rows, how many such an op takes at once.
+  int RowsAtOnce(int rows) const { return batch_invariant ? 1 : rows; }
 };
 
 // Steps of up to so many rows fork what is independent (Device::Fork). The kernels of more rows

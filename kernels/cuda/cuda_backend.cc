@@ -24,13 +24,14 @@ class GraphRecording final : public ops::Recording {
 class Backend final : public CudaBackend {
  public:
   Backend(Device& device, std::unique_ptr<StepState> step, Buffer counters,
-          std::unique_ptr<RowSampler> row_sampler, const MoeTestHook* hook)
+          std::unique_ptr<RowSampler> row_sampler, const BackendOptions& options)
       : device_(device),
         step_(std::move(step)),
         counters_(std::move(counters)),
         row_sampler_(std::move(row_sampler)),
-        hook_(hook) {
-    context_ = {&device_, step_.get(), counters_.as<SaturationCounters>(), cublas_.get()};
+        hook_(options.hook) {
+    context_ = {&device_, step_.get(), counters_.as<SaturationCounters>(), cublas_.get(),
+                options.batch_invariant};
     device_.Fill(counters_.data(), 0, sizeof(SaturationCounters));
   }
 
@@ -110,6 +111,7 @@ class Backend final : public CudaBackend {
     return ops::Memory(static_cast<std::byte*>(*pinned), ops::AlignUp(bytes), nullptr);
   }
   bool on_host() const override { return false; }
+  bool batch_invariant() const override { return context_.batch_invariant; }
   void Copy(void* to, const void* from, size_t bytes) override { device_.Copy(to, from, bytes); }
   absl::Status CopyIn(void* to, const void* from, size_t bytes) override {
     return device_.CopyIn(to, from, bytes);
@@ -160,7 +162,7 @@ class Backend final : public CudaBackend {
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
                                                              const StepLimits& limits,
-                                                             const MoeTestHook* hook) {
+                                                             const BackendOptions& options) {
   absl::StatusOr<std::unique_ptr<StepState>> step = StepState::Create(device, limits);
   if (!step.ok()) return step.status();
   absl::StatusOr<Buffer> counters = device.Allocate(sizeof(SaturationCounters), "counters");
@@ -168,7 +170,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
   absl::StatusOr<std::unique_ptr<RowSampler>> sampler = RowSampler::Make(device, SamplerLimits());
   if (!sampler.ok()) return sampler.status();
   return std::make_unique<Backend>(device, *std::move(step), *std::move(counters),
-                                   *std::move(sampler), hook);
+                                   *std::move(sampler), options);
 }
 
 }  // namespace quartet::cuda

@@ -19,11 +19,16 @@ class CudaBackend : public ops::Backend {};
 
 struct MoeTestHook;
 
-// The device must outlive the backend, the backend its ops. `hook` is for measurements (moe.h) and
-// outlives the ops.
+struct BackendOptions {
+  // See ops::Backend::batch_invariant. Several times slower where there are many rows.
+  bool batch_invariant = false;
+  const MoeTestHook* hook = nullptr;  // for measurements (moe.h); outlives the ops
+};
+
+// The device must outlive the backend, the backend its ops.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(Device& device,
                                                              const StepLimits& limits,
-                                                             const MoeTestHook* hook = nullptr);
+                                                             const BackendOptions& options = {});
 
 }  // namespace quartet::cuda
 

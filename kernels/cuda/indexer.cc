@@ -70,7 +70,7 @@ class IndexerSelectOp final : public ops::IndexerSelect {
   }
 
   size_t WorkspaceBytes(int max_rows, int max_context) const override {
-    const int64_t tile_rows = std::min(max_rows, kTileRows);
+    const int64_t tile_rows = TileRows(max_rows);
     WorkspaceCutter cutter;
     cutter.Take<float>(int64_t{max_rows} * heads_ * dim_);
     WorkspaceCutter product = cutter;
@@ -85,7 +85,7 @@ class IndexerSelectOp final : public ops::IndexerSelect {
            ops::Selection out, ops::Workspace workspace) const override {
     int rows = 0;
     for (const ops::Segment& segment : segments) rows += segment.rows;
-    const int tile_rows = std::min(rows, kTileRows);
+    const int tile_rows = TileRows(rows);
     WorkspaceCutter cutter(workspace.data);
     auto* q = cutter.Take<float>(int64_t{rows} * heads_ * dim_);
     wq_b_.Run(queries.latent, wq_b_.in(), rows, q, wq_b_.out(),
@@ -131,6 +131,7 @@ class IndexerSelectOp final : public ops::IndexerSelect {
   }
 
  private:
+  int TileRows(int rows) const { return context_->RowsAtOnce(std::min(rows, kTileRows)); }
   bool has_tiles() const { return dim_ == kDim && heads_ <= kMaxHeads; }
 
   // Grids do not depend on the context: blocks beyond it end at once.

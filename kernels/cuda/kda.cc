@@ -176,11 +176,13 @@ class KdaProjectOp final : public ops::KdaProject {
     return {window.conv, window.slot_stride, window.rows};
   }
 
-  // The decode kernel multiplies by f_b and g_b itself, where they are dense: two launches fewer.
+  // The decode kernel multiplies by f_b and g_b itself, where they are dense: two launches fewer,
+  // but sums in an order of its own.
   absl::Status PrepareDecode(const ops::KdaWeights& w) {
     const auto* f_b = std::get_if<ops::DenseMatrix>(&w.f_b);
     const auto* g_b = std::get_if<ops::DenseMatrix>(&w.g_b);
-    if (f_b == nullptr || g_b == nullptr || rank_ % 8 != 0 || rank_ > kKdaMaxGateRank) {
+    if (f_b == nullptr || g_b == nullptr || rank_ % 8 != 0 || rank_ > kKdaMaxGateRank ||
+        context_->batch_invariant) {
       return absl::OkStatus();
     }
     QUARTET_CPU_ASSIGN(std::vector<uint16_t> both, ToF16(*f_b, "KDA f_b"));
@@ -203,7 +205,7 @@ class KdaProjectOp final : public ops::KdaProject {
   Buffer gate_weights_;  // FP16 [2 D, rank]
   const Kernel* rows_kernel_ = nullptr;
   const Kernel* commit_kernel_ = nullptr;
-  const Kernel* decode_kernel_ = nullptr;  // none where f_b or g_b is not dense
+  const Kernel* decode_kernel_ = nullptr;  // see PrepareDecode
   int heads_ = 0, dim_ = 0, rank_ = 0, history_ = 0;
   float lower_bound_ = 0.0f;
 };

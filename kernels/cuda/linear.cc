@@ -78,8 +78,11 @@ size_t PackedLinear::WorkspaceBytes(int max_rows) const {
 
 void PackedLinear::Run(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
                        ops::Workspace workspace) const {
+  const int at_once = context_->RowsAtOnce(rows);
   for (const auto& part : parts_) {
-    part->Run(x, x_stride, rows, y, y_stride, workspace);
+    for (int r = 0; r < rows; r += at_once) {
+      part->Run(x + r * x_stride, x_stride, at_once, y + r * y_stride, y_stride, workspace);
+    }
     y += part->out();
   }
 }
@@ -92,8 +95,12 @@ size_t PackedLinear::GatedWorkspaceBytes(int max_rows) const {
 
 void PackedLinear::RunGated(const float* x, int64_t x_stride, int rows, float* y, int64_t y_stride,
                             float limit, ops::Workspace workspace) const {
-  if (parts_.size() == 1 && parts_[0]->RunsGated(rows)) {
-    parts_[0]->RunGated(x, x_stride, rows, y, y_stride, limit, workspace);
+  const int at_once = context_->RowsAtOnce(rows);
+  if (parts_.size() == 1 && parts_[0]->RunsGated(at_once)) {
+    for (int r = 0; r < rows; r += at_once) {
+      parts_[0]->RunGated(x + r * x_stride, x_stride, at_once, y + r * y_stride, y_stride, limit,
+                          workspace);
+    }
     return;
   }
   WorkspaceCutter cutter(workspace.data);

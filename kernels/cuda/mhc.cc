@@ -70,6 +70,7 @@ class MhcSiteOp final : public ops::MhcSite {
     }
     auto op = std::make_unique<MhcSiteOp>();
     op->device_ = context.device;
+    op->batch_invariant_ = context.batch_invariant;
     const auto upload = [&](const ops::VectorView& v, int64_t size, const char* what,
                             Buffer& to) -> absl::Status {
       absl::StatusOr<Buffer> buffer = UploadF32(context, v, size, what);
@@ -158,7 +159,7 @@ class MhcSiteOp final : public ops::MhcSite {
     p.post = mix.post;
     p.comb = mix.comb;
     p.x = x;
-    if (rows >= kGroupFrom) {
+    if (rows >= kGroupFrom && !batch_invariant_) {
       p.rows = rows;
       device_->Launch(group_,
                       {.grid_x = CeilDiv(rows, kMhcGroupRows),
@@ -179,7 +180,7 @@ class MhcSiteOp final : public ops::MhcSite {
   }
 
   void RunSpread(const MhcSiteParams& p) const {
-    const bool grouped = p.rows >= kSpreadGroupFrom;
+    const bool grouped = p.rows >= kSpreadGroupFrom && !batch_invariant_;
     device_->Launch(grouped ? spread_group_ : spread_,
                     {.grid_x = static_cast<unsigned>(p.slices),
                      .grid_y = CeilDiv(p.rows, grouped ? kSpreadGroup : 1),
@@ -190,6 +191,7 @@ class MhcSiteOp final : public ops::MhcSite {
   }
 
   Device* device_ = nullptr;
+  bool batch_invariant_ = false;
   Buffer fn_, base_, scale_, norm_;
   Buffer sums_;  // between mhc_spread and mhc_collapse: [kSpreadRows, slices, kMhcSums]
   MhcSiteParams constants_ = {};

@@ -206,7 +206,7 @@ void Exl3Experts::Decode(const float* x, int rows, const RouterChoice& choice, f
 
 void Exl3Experts::Run(const float* x, int rows, const RouterChoice& choice, float* partial,
                       ops::Workspace workspace) const {
-  const int most = rows > kFewRows ? kPrefillRows : kFewRows;
+  const int most = context_->RowsAtOnce(rows > kFewRows ? kPrefillRows : kFewRows);
   for (int first = 0; first < rows; first += most) {
     const int count = std::min(most, rows - first);
     RouterChoice part = choice;

@@ -117,7 +117,7 @@ class SparseMlaOp final : public ops::SparseMla {
   }
 
   size_t WorkspaceBytes(int max_rows, int /*max_context*/) const override {
-    const int rows = std::min(max_rows, kTileRows);
+    const int rows = TileRows(max_rows);
     WorkspaceCutter cutter;
     Take(cutter, rows);
     return cutter.used() + std::max(q_b_.WorkspaceBytes(rows), o_.WorkspaceBytes(rows));
@@ -126,7 +126,7 @@ class SparseMlaOp final : public ops::SparseMla {
   void Run(const ops::DsaQueries& queries, const ops::Selection& selection,
            std::span<const ops::Segment> /*segments*/, int rows, ops::KvLayer kv, float* partial,
            ops::Workspace workspace) const override {
-    const int tile_rows = std::min(rows, kTileRows);
+    const int tile_rows = TileRows(rows);
     WorkspaceCutter cutter(workspace.data);
     const Buffers buffers = Take(cutter, tile_rows);
     const ops::Workspace rest = {cutter.rest(), workspace.bytes - cutter.used()};
@@ -233,6 +233,7 @@ class SparseMlaOp final : public ops::SparseMla {
     return op;
   }
 
+  int TileRows(int rows) const { return context_->RowsAtOnce(std::min(rows, kTileRows)); }
   int64_t Groups() const { return CeilDiv(heads_, kSmallHeads); }
   int64_t Multiprocessors() const { return context_->device->info().multiprocessors; }
 

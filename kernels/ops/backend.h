@@ -58,6 +58,9 @@ class Backend {
   virtual absl::StatusOr<Memory> AllocateHost(size_t bytes, std::string_view what) = 0;
   // Whether the host can use the memory of Allocate as its own.
   virtual bool on_host() const = 0;
+  // Whether a row's bits never depend on what else is in the step, nor on how its sequence is cut
+  // into steps (level D2 of serving.md 11.5).
+  virtual bool batch_invariant() const = 0;
   // Inside the backend's memory, in the order of the ops.
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;
   // From and to the host's memory; they return when `from` may change and `to` is complete.

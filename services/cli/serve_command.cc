@@ -57,6 +57,7 @@ struct ServeFlags {
   std::optional<int> step_deadline_ms;
   std::optional<std::string> flight_dir;
   std::optional<std::string> kv_dtype;
+  bool batch_invariant = false;
   std::optional<std::string> spoil_drafts;
   std::optional<int> threads;
   std::optional<double> memory_gib;
@@ -157,6 +158,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
     Append(worker.argv, "--threads", flags.threads);
     Append(worker.argv, "--kv-dtype", flags.kv_dtype);
     Append(worker.argv, "--memory-gib", flags.memory_gib);
+    if (flags.batch_invariant) worker.argv.emplace_back("--batch-invariant");
     Append(worker.argv, "--spoil-drafts", flags.spoil_drafts);
     AppendCacheFlags(worker.argv, flags);
     cluster.workers.push_back(std::move(worker));
@@ -295,6 +297,12 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--flight-dir", flags->flight_dir,
       "Folder for recordings of what went into the scheduler, for `quartet sim --replay`");
   add("--kv-dtype", flags->kv_dtype, "Type of the stored latents: fp32, fp16 or fp8_e4m3");
+  serve
+      ->add_flag(
+          "--batch-invariant", flags->batch_invariant,
+          "A token's bits do not depend on what else a step computes, nor on how a prompt is "
+          "cut (slow on GPUs; always so on a CPU)")
+      ->envname("QUARTET_BATCH_INVARIANT");
   add("--spoil-drafts", flags->spoil_drafts,
       "For tests: RATE or RATE@PLACE, the share of drafts that are made wrong, and which of a "
       "chain");

@@ -159,7 +159,7 @@ class Bench {
     const int pages = CeilPages(options_.max_context);
     backend_ = CheckOk(cuda::MakeCudaBackend(
         *device_, {.max_rows = options_.prefill, .max_segments = 8, .max_pages = 8 * pages},
-        &hook_));
+        {.hook = &hook_}));
     DrawExperts();
     memory_.Measure(kContext);
     const auto load = std::chrono::steady_clock::now();

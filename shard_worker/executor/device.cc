@@ -57,8 +57,13 @@ constexpr double kUsableShare = 0.92;
 
 class CudaDevice final : public WorkerDevice {
  public:
-  CudaDevice(std::unique_ptr<cuda::Device> device, int ordinal, int count, CollectiveForm form)
-      : device_(std::move(device)), ordinal_(ordinal), count_(count), form_(form) {}
+  CudaDevice(std::unique_ptr<cuda::Device> device, int ordinal, int count, CollectiveForm form,
+             bool batch_invariant)
+      : device_(std::move(device)),
+        ordinal_(ordinal),
+        count_(count),
+        form_(form),
+        batch_invariant_(batch_invariant) {}
 
   std::string uuid() const override { return absl::StrCat(device_->info().uuid, "-", getpid()); }
   std::string description() const override {
@@ -70,9 +75,11 @@ class CudaDevice final : public WorkerDevice {
   }
   int sharers(int workers) const override { return (workers + count_ - 1) / count_; }
   absl::StatusOr<std::unique_ptr<ops::Backend>> MakeBackend(const BackendLimits& limits) override {
-    return cuda::MakeCudaBackend(*device_, {.max_rows = limits.max_rows,
-                                            .max_segments = limits.max_segments,
-                                            .max_pages = limits.max_pages});
+    return cuda::MakeCudaBackend(*device_,
+                                 {.max_rows = limits.max_rows,
+                                  .max_segments = limits.max_segments,
+                                  .max_pages = limits.max_pages},
+                                 {.batch_invariant = batch_invariant_});
   }
 
   int64_t WeightBytes(const Checkpoint& checkpoint, const ModelWeights& weights) const override {
@@ -104,15 +111,23 @@ class CudaDevice final : public WorkerDevice {
   const int ordinal_;
   const int count_;
   const CollectiveForm form_;
+  const bool batch_invariant_;
 };
 
-CollectiveForm ParseForm(const std::string& name) {
-  if (name == "peer") return CollectiveForm::kPeer;
-  if (name == "nccl") return CollectiveForm::kNccl;
-  return CollectiveForm::kAuto;
+// How NCCL adds up depends on how much there is to add.
+absl::StatusOr<CollectiveForm> FormOf(const DeviceOptions& options) {
+  if (options.batch_invariant && options.collectives == "nccl") {
+    return absl::InvalidArgumentError(
+        "--batch-invariant and --collectives nccl exclude each other: NCCL's order of sums depends "
+        "on their size; right would be --collectives peer or auto");
+  }
+  if (options.batch_invariant || options.collectives == "peer") return CollectiveForm::kPeer;
+  return options.collectives == "nccl" ? CollectiveForm::kNccl : CollectiveForm::kAuto;
 }
 
 absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& options) {
+  const absl::StatusOr<CollectiveForm> form = FormOf(options);
+  if (!form.ok()) return form.status();
   absl::StatusOr<int> count = cuda::CountDevices();
   if (!count.ok()) return count.status();
   if (*count == 0) return absl::UnavailableError("--device is cuda, but there is no GPU");
@@ -120,8 +135,8 @@ absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& opti
   absl::StatusOr<std::unique_ptr<cuda::Device>> device =
       cuda::OpenDevice({.ordinal = ordinal, .image = options.gpu_image});
   if (!device.ok()) return device.status();
-  return std::make_unique<CudaDevice>(*std::move(device), ordinal, *count,
-                                      ParseForm(options.collectives));
+  return std::make_unique<CudaDevice>(*std::move(device), ordinal, *count, *form,
+                                      options.batch_invariant);
 }
 
 #else

@@ -19,6 +19,8 @@ struct DeviceOptions {
   int gpu = 0;                 // which worker of this host; GPU number `gpu` modulo their count
   std::string gpu_image = "native";  // or sm_70: those kernels on any card, for tests
   std::string collectives = "auto";  // between GPUs; or peer, nccl: that form only, for tests
+  // See ops::Backend. A CPU always is; between GPUs it takes sums by peer memory.
+  bool batch_invariant = false;
 };
 
 // What a step holds at most: sizes what the backend keeps on its device.

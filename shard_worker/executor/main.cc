@@ -54,6 +54,10 @@ int main(int argc, char** argv) {
       ->envname("QUARTET_COLLECTIVES")
       ->check(CLI::IsMember({"auto", "peer", "nccl"}))
       ->capture_default_str();
+  app.add_flag("--batch-invariant", options.device.batch_invariant,
+               "a token's bits do not depend on what else a step computes (slow on a GPU; on a CPU "
+               "always so)")
+      ->envname("QUARTET_BATCH_INVARIANT");
   app.add_flag(
          "--synthetic-weights", options.synthetic_weights,
          "random weights of the shape that config.json describes, to measure speed and memory")

@@ -339,7 +339,8 @@ class ShardWorker::Impl {
     const std::string numerics =
         absl::StrCat(kBuild, " checkpoint ", digest_, " rank ", welcome.rank(), " of ", tp, " kv ",
                      static_cast<int>(options_.kv_dtype), " device ", options_.device.device, " ",
-                     options_.device.gpu_image, options_.synthetic_weights ? " synthetic" : "");
+                     options_.device.gpu_image, options_.synthetic_weights ? " synthetic" : "",
+                     options_.device.batch_invariant ? " batch-invariant" : "");
     QUARTET_ASSIGN(tiers_, OpenRankTiers({.disk_folder = options_.disk_cache_dir,
                                           .numerics = numerics,
                                           .corrupt_copies = options_.corrupt_copies},

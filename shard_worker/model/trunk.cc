@@ -148,14 +148,13 @@ void Model::Kda(int layer, const KdaLayerOps& kda, std::span<const ops::Segment>
   }
 }
 
-// On the CPU the step form for prefill too: the oracle's bits must not depend on how a prompt was
-// cut. On a device chunks are faster where a segment is long; each form runs the segments beside
-// each other that are its own.
+// Chunks are faster where a segment is long, but their bits depend on how the prompt was cut. Each
+// form runs the segments beside each other that are its own.
 void Model::Recurrence(const KdaLayerOps& kda, std::span<const ops::Segment> segments,
                        const ops::KdaState& state) {
   Activations& a = activations_;
   const auto chunked = [&](const ops::Segment& segment) {
-    return !backend_.on_host() && segment.rows >= kKdaChunkedRows && !segment.window;
+    return !backend_.batch_invariant() && segment.rows >= kKdaChunkedRows && !segment.window;
   };
   for (size_t begin = 0; begin < segments.size();) {
     size_t end = begin + 1;

@@ -3,6 +3,7 @@
 
     oracle.py --conversations 300 --seed 7         (with the Python of tests/e2e/requirements.txt)
     oracle.py --ranks 1 --margin 0.1               where rounding depends on the settings (QUARTET_TEST_DEVICE=cuda)
+    QUARTET_BATCH_INVARIANT=true oracle.py ...     where it must not, on a GPU too
 
 A conversation is drawn from a seed: a system prompt that others share, then turns that go on, branch off or change what
 was said, greedy or sampled, some with penalties, and some are left in the middle of an answer. Several run at once, in an order and number

@@ -1,5 +1,6 @@
 // A token's numbers depend on its own sequence only, bit for bit: not on how the prompt was cut
-// into chunks, nor on what else is in the step, nor on who held the slot before.
+// into chunks, nor on what else is in the step, nor on who held the slot before. On the CPU always,
+// on a GPU where that is asked for.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +17,15 @@ namespace {
 class ModelBitsTest : public testing::Test {
  protected:
   ModelBitsTest()
-      : rank_(MiniModel(), MakeSingleRank()),
-        ids_(GoldenFile(DataDir() + "/golden_text.safetensors").I32("b.input_ids")) {}
+      : rank_(Options(), MakeSingleRank()),
+        ids_(GoldenFile(DataDir() + "/golden_text.safetensors").I32("b.input_ids")) {
+    if (TestBackendIsEmulated()) ids_.resize(24);  // more than the kernels for few rows take
+  }
+  static ModelRankOptions Options() {
+    ModelRankOptions options = MiniModel();
+    options.batch_invariant = true;
+    return options;
+  }
 
   Model& model() { return *rank_.model; }
   int count() const { return static_cast<int>(ids_.size()); }
@@ -31,8 +39,8 @@ class ModelBitsTest : public testing::Test {
                       .Trunk({ids_.data() + p, static_cast<size_t>(rows)},
                              {{MakeSegment(0, rows, slot, p, pages)}})
                       .ok());
-      const float* h = model().activations().h;
-      hidden.insert(hidden.end(), h, h + rows * kHidden);
+      const std::vector<float> h = rank_.Fetch(model().activations().h, rows * kHidden);
+      hidden.insert(hidden.end(), h.begin(), h.end());
     }
     return hidden;
   }
@@ -42,16 +50,18 @@ class ModelBitsTest : public testing::Test {
     std::vector<float> out;
     for (const int layer : kKdaLayers) {
       const ops::KdaState state = rank_.pools->kda_state(layer);
-      const float* recurrent = state.recurrent + slot * state.recurrent_slot_stride;
-      const float* conv = state.conv + slot * state.conv_slot_stride;
-      out.insert(out.end(), recurrent, recurrent + rank_.pools->recurrent_floats());
-      out.insert(out.end(), conv, conv + rank_.pools->conv_floats());
+      for (const std::vector<float>& part :
+           {rank_.Fetch(state.recurrent + slot * state.recurrent_slot_stride,
+                        rank_.pools->recurrent_floats()),
+            rank_.Fetch(state.conv + slot * state.conv_slot_stride, rank_.pools->conv_floats())}) {
+        out.insert(out.end(), part.begin(), part.end());
+      }
     }
     return out;
   }
 
   ModelRank rank_;
-  const std::vector<int32_t> ids_;
+  std::vector<int32_t> ids_;
 };
 
 // Compares bits, so that -0 and NaN count too.
@@ -69,6 +79,7 @@ TEST_F(ModelBitsTest, ChunksOfAPromptDoNotChangeABit) {
   const std::vector<float> whole = InChunks(count(), 0, {0, 1});
   const std::vector<float> state = State(0);
   for (const int chunk : {1, 7, 64}) {
+    if (chunk >= count()) break;
     SCOPED_TRACE(absl::StrCat("chunks of ", chunk));
     EXPECT_TRUE(SameBits(InChunks(chunk, 1, {7, 4}), whole));
     EXPECT_TRUE(SameBits(State(1), state));
@@ -93,8 +104,8 @@ TEST_F(ModelBitsTest, BatchMatesDoNotChangeABit) {
             .Trunk(ids, {{MakeSegment(0, 1, 2, p / 64, {8}), MakeSegment(1, rows, 1, p, {3, 5}),
                           MakeSegment(1 + rows, mate_rows, 3, mate_position, {6})}})
             .ok());
-    const float* h = model().activations().h + kHidden;
-    hidden.insert(hidden.end(), h, h + rows * kHidden);
+    const std::vector<float> h = rank_.Fetch(model().activations().h + kHidden, rows * kHidden);
+    hidden.insert(hidden.end(), h.begin(), h.end());
   }
   EXPECT_TRUE(SameBits(hidden, alone));
   EXPECT_TRUE(SameBits(State(1), state));

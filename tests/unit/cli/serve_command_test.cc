@@ -137,12 +137,27 @@ TEST_F(ServeCommand, PrintsALineForEachStageAndThenTheAddresses) {
 }
 
 TEST_F(ServeCommand, GivesEachServiceItsFlags) {
-  Program quartet(
-      Command({"--tensor-parallel-size", "2", "--max-num-seqs", "16", "--kv-dtype", "fp32",
-               "--threads", "1", "--served-model-name", "a name", "--trust-content-tokens",
-               "--listen-http", "127.0.0.1:0", "--host-cache-gib", "4", "--disk-cache-dir",
-               "a folder", "--disk-cache-gib", "3"}),
-      env_);
+  Program quartet(Command({"--tensor-parallel-size",
+                           "2",
+                           "--max-num-seqs",
+                           "16",
+                           "--kv-dtype",
+                           "fp32",
+                           "--threads",
+                           "1",
+                           "--served-model-name",
+                           "a name",
+                           "--trust-content-tokens",
+                           "--listen-http",
+                           "127.0.0.1:0",
+                           "--host-cache-gib",
+                           "4",
+                           "--disk-cache-dir",
+                           "a folder",
+                           "--disk-cache-gib",
+                           "3",
+                           "--batch-invariant"}),
+                  env_);
   ASSERT_TRUE(quartet.WaitForOutput("Ctrl-C stops it."));
   quartet.Signal(SIGTERM);
   EXPECT_EQ(quartet.Finish().exit_code, 0);
@@ -157,6 +172,7 @@ TEST_F(ServeCommand, GivesEachServiceItsFlags) {
   EXPECT_THAT(worker, HasSubstr("--model\n" + folder_ / "model" + "\n"));
   EXPECT_THAT(worker, HasSubstr("--kv-dtype\nfp32\n"));
   EXPECT_THAT(worker, HasSubstr("--threads\n1\n"));
+  EXPECT_THAT(worker, HasSubstr("--batch-invariant\n"));
   EXPECT_THAT(worker, HasSubstr("--host-cache-gib\n2\n")) << "each its share";
   EXPECT_THAT(worker, HasSubstr("--disk-cache-gib\n1.5\n"));
   EXPECT_THAT(worker, HasSubstr("--disk-cache-dir\na folder\n"));

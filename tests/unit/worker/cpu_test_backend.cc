@@ -3,8 +3,12 @@
 
 namespace quartet {
 
-TestBackend MakeTestBackend(int threads, const StepLimits&, int) {
+TestBackend MakeTestBackend(int threads, const StepLimits&, int, bool) {
   return {.device = nullptr, .backend = cpu::MakeCpuBackend({.threads = threads})};
+}
+
+bool TestBackendIsEmulated() {
+  return false;
 }
 
 bool TestBackendIsFp32() {

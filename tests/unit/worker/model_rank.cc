@@ -28,7 +28,8 @@ ModelRank::ModelRank(const ModelRankOptions& options, std::unique_ptr<Collective
     : config(ValueOrDie(ReadModelConfig(options.dir))),
       checkpoint(ValueOrDie(Checkpoint::Open(options.dir))),
       collectives(std::move(group)),
-      test_backend(MakeTestBackend(options.threads, options.limits, options.pools.slots)),
+      test_backend(MakeTestBackend(options.threads, options.limits, options.pools.slots,
+                                   options.batch_invariant)),
       backend(test_backend.backend.get()) {
   const int tp = collectives->size();
   const ModelWeights weights =

@@ -23,6 +23,7 @@ struct ModelRankOptions {
   int threads = 1;
   PoolOptions pools = {.slots = 4, .pages = 64, .draft_tokens = 3, .kv_dtype = KvDtype::kFp32};
   StepLimits limits = {.max_rows = 512, .max_context = 4096};
+  bool batch_invariant = false;
 };
 
 // One rank of a model in this process, with everything that it needs. Ends the test program with a

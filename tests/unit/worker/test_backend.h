@@ -14,7 +14,11 @@ struct TestBackend {
   std::shared_ptr<void> device;  // what the backend stands on; outlives it
   std::unique_ptr<ops::Backend> backend;
 };
-TestBackend MakeTestBackend(int threads, const StepLimits& limits, int slots);
+// batch_invariant: see ops::Backend; the CPU's always is.
+TestBackend MakeTestBackend(int threads, const StepLimits& limits, int slots, bool batch_invariant);
+
+// Whether a GPU's kernels run on the CPU here, where a row takes most of a second.
+bool TestBackendIsEmulated();
 
 // How far results may be from a reference in FP32, relative to what is asked of FP32: 16-bit
 // weights and GEMM operands cost precision.
