@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cassert>
-#include <ranges>
 #include <span>
 
 #include "services/coordinator/core/core.h"
@@ -161,14 +160,14 @@ void Core::TakeExports(const Sequence& sequence, uint32_t end, InFlightRow& row)
   if (!sequence.publishes) return;
   const std::vector<SnapshotMark> due =
       PrefillSnapshots(config_.snapshot_policy, sequence.marks, sequence.next_position(), end);
-  for (const SnapshotMark& mark : due | std::views::reverse) {
+  for (auto mark = due.rbegin(); mark != due.rend(); ++mark) {
     const std::optional<uint32_t> place = TakeSnapshot();
     if (!place.has_value()) break;
     const FinishedSnapshot taken = {.snapshot = *place,
-                                    .offset = mark.offset,
-                                    .absorbed_tokens = mark.offset,
-                                    .kind = mark.kind};
-    if (mark.offset == end) {
+                                    .offset = mark->offset,
+                                    .absorbed_tokens = mark->offset,
+                                    .kind = mark->kind};
+    if (mark->offset == end) {
       row.exported = taken;
     } else {
       row.inner.push_back(taken);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cassert>
-#include <ranges>
 #include <utility>
 
 #include "services/coordinator/core/core.h"
@@ -141,9 +140,9 @@ bool Core::GrowPages(Sequence& sequence, uint64_t tokens, TimeUs now) {
 // Of the lowest class the youngest. That is not the oldest of the highest class, which is never
 // asked, as long as there is anybody else.
 Sequence& Core::Victim() const {
-  Sequence* victim = running_.back();
-  for (Sequence* other : running_ | std::views::reverse) {
-    if (other->request.request_class > victim->request.request_class) victim = other;
+  Sequence* victim = running_.front();
+  for (Sequence* other : running_) {
+    if (other->request.request_class >= victim->request.request_class) victim = other;
   }
   return *victim;
 }
