@@ -57,14 +57,25 @@ printf '%-24s %12s %10s %8s %8s  %s\n' target runs 'runs/s' edges corpus "result
 failed=
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'fuzz_one {}' || failed=yes
 
+# Inputs by size with numbers for names: the hashes that libFuzzer gives them would be most of the file.
+pack() {  # FOLDER FILE
+  local number=0 name
+  mkdir "$1.numbered"
+  while read -r _ name; do
+    mv "$1/$name" "$1.numbered/$(printf %04d $number)"
+    number=$((number + 1))
+  done < <(find "$1" -type f -printf '%s %f\n' | sort -k1n -k2)
+  tar -C "$1.numbered" --sort=name --owner=0 --group=0 --mode=644 --mtime=@0 -c . | xz -9e >"$2"
+}
+
 if [ -n "$keep" ]; then
   mkdir -p tests/fuzz/corpora
   for target in "${targets[@]}"; do
     small=$build/small/$target
-    rm -rf "$small"
+    rm -rf "$small" "$small.numbered"
     mkdir -p "$small"
-    $build/bin/fuzz_"$target" -merge=1 -max_len=2048 "$small" $build/corpus/"$target" >$build/log/merge-"$target".txt 2>&1
-    tar -C "$small" --sort=name --owner=0 --group=0 --mtime=@0 -c . | xz -9e >tests/fuzz/corpora/"$target".tar.xz
+    $build/bin/fuzz_"$target" -merge=1 -max_len=512 "$small" $build/corpus/"$target" >$build/log/merge-"$target".txt 2>&1
+    pack "$small" tests/fuzz/corpora/"$target".tar.xz
   done
   du -sh tests/fuzz/corpora
 fi
