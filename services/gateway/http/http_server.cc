@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/process.h"
 #include "services/gateway/http/http_session.h"
+#include "services/gateway/http/open_files.h"
 
 namespace quartet::gateway {
 namespace {
@@ -24,6 +25,10 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using boost::system::error_code;
 using tcp = asio::ip::tcp;
+
+// Besides connections: listening sockets, event loops, the log, the line to the engine, and the
+// admin and gRPC ports with theirs.
+constexpr size_t kOtherOpenFiles = 256;
 
 awaitable<void> Accept(HttpLoop* loop) {
   HttpShared* shared = loop->shared;
@@ -70,6 +75,10 @@ class Server final : public HttpServer {
   absl::Status Start() {
     auto parts = ParseHostPort(shared_.options.listen);
     if (!parts.ok()) return parts.status();
+    if (absl::Status allowed = AllowOpenFiles(shared_.options.connections_max + kOtherOpenFiles);
+        !allowed.ok()) {
+      return allowed;
+    }
     asio::io_context resolving;
     tcp::resolver resolver(resolving);
     error_code ec;
