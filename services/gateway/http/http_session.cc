@@ -1,5 +1,8 @@
 #include "services/gateway/http/http_session.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -30,6 +33,10 @@ using asio::use_awaitable;
 using boost::system::error_code;
 using tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
+using UnsentLowMark = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+
+// What the system holds of an answer that its peer has no room for.
+constexpr int kUnsentBytesMax = 64 << 10;
 
 // One connection. Lives in its coroutine, on its loop's thread.
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
@@ -75,6 +82,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   awaitable<void> Serve() {
     error_code ec;
     socket_.set_option(tcp::no_delay(true), ec);
+    // Else the system takes megabytes ahead of a reader that is slow, and its pause comes late.
+    socket_.set_option(UnsentLowMark(kUnsentBytesMax), ec);
     if (options_.send_buffer_bytes > 0) {
       socket_.set_option(asio::socket_base::send_buffer_size(options_.send_buffer_bytes), ec);
     }
@@ -89,12 +98,26 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   // set.
   void Arm(std::chrono::milliseconds limit) {
     timed_out_ = false;
+    At(Clock::now() + limit, &Session::TimeOut);
+  }
+  // The same for writing call_'s answer. Who reads slowly has his time from the pause on, and once
+  // the answer has ended; until then he is in nobody's way.
+  void ArmWrite() {
+    timed_out_ = false;
+    At(paused_since_.value_or(Clock::now()) + options_.slow_reader_timeout,
+       paused_since_ || call_->finished() ? &Session::TimeOut : &Session::ArmWrite);
+  }
+  void TimeOut() {
+    timed_out_ = true;
+    error_code ec;
+    socket_.cancel(ec);
+  }
+  // Calls `act` then, unless Disarm or another At comes before.
+  void At(Clock::time_point when, void (Session::*act)()) {
     const uint64_t turn = ++deadline_turn_;
-    deadline_.expires_after(limit);
-    deadline_.async_wait([self = shared_from_this(), turn](error_code ec) {
-      if (ec || turn != self->deadline_turn_) return;
-      self->timed_out_ = true;
-      self->socket_.cancel(ec);
+    deadline_.expires_at(when);
+    deadline_.async_wait([self = shared_from_this(), turn, act](error_code ec) {
+      if (!ec && turn == self->deadline_turn_) (self.get()->*act)();
     });
   }
   void Disarm() {
@@ -105,6 +128,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   void Notify() {
     signalled_ = true;
     wake_.cancel();
+    NotePause();
+  }
+  void NotePause() {
+    if (!call_ || !call_->paused()) {
+      paused_since_.reset();
+    } else if (!paused_since_) {
+      paused_since_ = Clock::now();
+    }
   }
 
   // Waits until Notify, or `limit` if there is one.
@@ -377,22 +408,18 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   // False: the peer has gone or is too slow.
   awaitable<bool> Send(BufferedCall& call) {
     auto last = Clock::now();
-    std::optional<Clock::time_point> paused_since;
     for (;;) {
       if (stopped_) co_return false;
       if (gone_ && !call.finished()) co_return false;
       BufferedCall::Output output = call.Take();
       size_t done = 0;
       while (done < output.bytes.size()) {
-        if (!call.paused()) {
-          paused_since.reset();
-        } else if (!paused_since) {
-          paused_since = Clock::now();
-        } else if (Clock::now() - *paused_since > options_.slow_reader_timeout) {
+        NotePause();
+        if (paused_since_ && Clock::now() - *paused_since_ > options_.slow_reader_timeout) {
           co_return false;
         }
         error_code ec;
-        Arm(options_.slow_reader_timeout);
+        ArmWrite();
         const size_t n = co_await socket_.async_write_some(
             asio::buffer(output.bytes.data() + done, output.bytes.size() - done),
             redirect_error(use_awaitable, ec));
@@ -459,6 +486,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   std::string caller_;
   std::shared_ptr<void> lease_;  // until the call holds it
   std::shared_ptr<BufferedCall> call_;
+  std::optional<Clock::time_point> paused_since_;  // of call_
   Clock::time_point started_;
   size_t request_bytes_ = 0;
   uint64_t deadline_turn_ = 0;

@@ -388,6 +388,50 @@ TEST_F(HttpServerTest, AReaderThatStopsIsDroppedAfterItsTime) {
   EXPECT_EQ(Access(0).status, 499);
 }
 
+// More than the sockets of the next two tests take, less than what pauses.
+constexpr size_t kUnreadPieces = 50;
+
+TEST_F(HttpServerTest, AReaderThatStopsIsLeftAloneUntilItsAnswerHasToPause) {
+  Start({.threads = 1, .slow_reader_timeout = milliseconds(200), .send_buffer_bytes = 8 << 10});
+  const std::string piece(4096, 'x');
+  RawClient stopped(address_, 8 << 10);
+  stopped.Send(GetText("/stream"));
+  auto call = Held();
+  ASSERT_NE(call, nullptr);
+  for (size_t i = 0; i < kUnreadPieces; ++i) ASSERT_TRUE(call->Write(piece));
+  {
+    std::lock_guard lock(mutex_);
+    held_ = nullptr;
+  }
+  RawClient paused(address_, 8 << 10);
+  paused.Send(GetText("/stream"));
+  auto later = Held();
+  ASSERT_NE(later, nullptr);
+  while (later->Write(piece)) {
+  }
+  EXPECT_EQ(Access(0).status, 499) << "the later one is dropped";
+  stopped.ReadHead();
+  size_t read = 0;
+  std::string chunk;
+  while (read < kUnreadPieces * piece.size() && (chunk = stopped.ReadChunk()) != "") {
+    read += chunk.size();
+  }
+  EXPECT_EQ(read, kUnreadPieces * piece.size()) << "and the one that stopped before has it all";
+  call->EndStream();
+  EXPECT_EQ(Access(1).status, 200);
+}
+
+TEST_F(HttpServerTest, AReaderThatStopsIsDroppedOnceItsAnswerHasEnded) {
+  Start({.slow_reader_timeout = milliseconds(100), .send_buffer_bytes = 8 << 10});
+  RawClient client(address_, 8 << 10);
+  client.Send(GetText("/stream"));
+  auto call = Held();
+  ASSERT_NE(call, nullptr);
+  for (size_t i = 0; i < kUnreadPieces; ++i) ASSERT_TRUE(call->Write(std::string(4096, 'x')));
+  call->EndStream();
+  EXPECT_EQ(Access(0).status, 499);
+}
+
 TEST_F(HttpServerTest, WhatMayBeSentAheadIsLimited) {
   Start({.pipelined_bytes_max = 10'000});
   RawClient client(address_);
