@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,23 @@ std::string FileText(const std::string& path) {
 }
 
 }  // namespace
+
+CoreWaits WaitsForCores(const std::string& process) {
+  CoreWaits waits;
+  std::error_code error;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"), error)) {
+    // Nanoseconds on a processor, nanoseconds of waiting for one, turns.
+    std::istringstream fields(FileText(thread.path() / "schedstat"));
+    double ran_ns = 0;
+    double waited_ns = 0;
+    uint64_t turns = 0;
+    if (!(fields >> ran_ns >> waited_ns >> turns)) continue;
+    waits.seconds += waited_ns / 1e9;
+    waits.turns += turns;
+  }
+  return waits;
+}
 
 absl::StatusOr<std::unique_ptr<GatewayProcess>> GatewayProcess::Start(const Options& options,
                                                                       absl::Duration patience) {
@@ -93,6 +112,10 @@ absl::StatusOr<ProcessUsage> GatewayProcess::Usage() const {
   }
   usage.cpu_s = static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
   return usage;
+}
+
+CoreWaits GatewayProcess::Waits() const {
+  return WaitsForCores(absl::StrCat(child_->pid()));
 }
 
 absl::Status GatewayProcess::Stop(absl::Duration patience) {

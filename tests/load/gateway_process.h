@@ -19,6 +19,14 @@ struct ProcessUsage {
   double cpu_s = 0;             // user and system
 };
 
+// How its threads, those that live, have waited for a processor that others had.
+struct CoreWaits {
+  double seconds = 0;
+  uint64_t turns = 0;  // on a processor
+};
+// `process`: its id, or "self".
+CoreWaits WaitsForCores(const std::string& process);
+
 // All calls from the thread that started it.
 class GatewayProcess {
  public:
@@ -37,6 +45,7 @@ class GatewayProcess {
   void ReadLog(absl::Duration limit);
   bool running() const { return child_->running(); }
   absl::StatusOr<ProcessUsage> Usage() const;
+  CoreWaits Waits() const;
   // Asks it to end, waits, and fails if it ends otherwise than a gateway should.
   absl::Status Stop(absl::Duration patience);
 

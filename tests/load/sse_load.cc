@@ -123,6 +123,8 @@ struct Measured {
   ProcessUsage open;
   ProcessUsage fed;
   ProcessUsage end;
+  double gateway_wait_ms = 0;  // for a processor, in the mean, while it is fed
+  double own_wait_ms = 0;
   double seconds = 0;  // first token said to last token read, of those that are not slow
   uint64_t tokens_in_measure = 0;    // all that were said meanwhile
   std::vector<double> latencies_ms;  // sorted
@@ -131,6 +133,11 @@ struct Measured {
   uint32_t slow_cut = 0;
   std::vector<std::string> faults;
 };
+
+double MeanWaitMs(const CoreWaits& before, const CoreWaits& after) {
+  if (after.turns <= before.turns) return 0;
+  return 1000 * (after.seconds - before.seconds) / static_cast<double>(after.turns - before.turns);
+}
 
 // How busy the machine is, this run and everything else together.
 double LoadAverage() {
@@ -190,12 +197,16 @@ class Run {
     Measured measured{.ready = ready_};
     if (absl::Status status = Note(&measured.open); !status.ok()) return status;
 
+    const CoreWaits gateway_waits = gateway_->Waits();
+    const CoreWaits own_waits = WaitsForCores("self");
     const Pacer pacer(flags_, engine_.get());
     absl::Status status =
         Await("all streams that are not slow to end", absl::Seconds(flags_.seconds) + kPatience,
               [this] { return clients_->open_others() == 0; });
     if (!status.ok()) return status;
     if (status = Note(&measured.fed); !status.ok()) return status;
+    measured.gateway_wait_ms = MeanWaitMs(gateway_waits, gateway_->Waits());
+    measured.own_wait_ms = MeanWaitMs(own_waits, WaitsForCores("self"));
     measured.seconds = Seconds(clients_->last_token_at() - pacer.begin()).count();
     for (size_t stream = 0; stream < feed_->streams(); ++stream) {
       measured.tokens_in_measure += engine_->seen(stream).said;
@@ -288,7 +299,7 @@ class Run {
 
 void Print(const Flags& flags, double load_before, const Measured& measured) {
   const auto row = [](const std::string& name, const std::string& value) {
-    std::printf("%-44s %s\n", name.c_str(), value.c_str());
+    std::printf("%-46s %s\n", name.c_str(), value.c_str());
   };
   const std::vector<double>& ms = measured.latencies_ms;
   const double cpu_s = measured.fed.cpu_s - measured.open.cpu_s;
@@ -305,6 +316,8 @@ void Print(const Flags& flags, double load_before, const Measured& measured) {
   row("ms from said to read: p50 p90 p99 p99.9 max",
       absl::StrFormat("%.2f  %.2f  %.2f  %.2f  %.2f", Percentile(ms, 0.5), Percentile(ms, 0.9),
                       Percentile(ms, 0.99), Percentile(ms, 0.999), ms.empty() ? 0 : ms.back()));
+  row("ms waited for a core, a turn: gateway, clients",
+      absl::StrFormat("%.2f  %.2f", measured.gateway_wait_ms, measured.own_wait_ms));
   row("gateway MB: ready, all open, all fed, peak",
       absl::StrFormat("%.1f  %.1f  %.1f  %.1f", measured.ready.resident_mb,
                       measured.open.resident_mb, measured.fed.resident_mb,
