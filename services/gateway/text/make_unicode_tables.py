@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Writes unicode_tables.inc: code point ranges of letters and numbers, and simple case mappings.
 
-Run it with any Python whose unicodedata is of Unicode 13 to 16; the versions differ in rare scripts only.
+Letters and numbers are those of the Unicode version that Hugging Face `tokenizers` 0.23 matches with, since ids depend on
+them; case mappings are those of the Python that runs this, as templates see them there.
 
+    pip install unicodedata2==16.0.0
     python3 make_unicode_tables.py > unicode_tables.inc
 """
 import sys
 import unicodedata
+
+import unicodedata2
 
 
 def ranges(test):
@@ -55,10 +59,11 @@ def write(kind, name, rows):
 
 
 def main():
-    print(f"// Made by make_unicode_tables.py from Unicode {unicodedata.unidata_version}. Do not edit.")
+    print(f"// Made by make_unicode_tables.py from Unicode {unicodedata2.unidata_version} (letters, numbers) and "
+          f"{unicodedata.unidata_version} (case). Do not edit.")
     print("// clang-format off")
     for name, initial in (("kLetters", "L"), ("kNumbers", "N")):
-        found = ranges(lambda cp: unicodedata.category(chr(cp))[0] == initial)
+        found = ranges(lambda cp: unicodedata2.category(chr(cp))[0] == initial)
         write("Range", name, [(hex(a), hex(b)) for a, b in found])
     for name, convert in (("kToUpper", str.upper), ("kToLower", str.lower)):
         write("CaseRun", name, [(hex(a), hex(b), str(s), str(d)) for a, b, s, d in case_runs(convert)])

@@ -36,9 +36,13 @@ size_t Run(std::string_view text, size_t position, Class kind) {
   return end - position;
 }
 
+// The one character outside ASCII that folds to a letter of a contraction: the long s, U+017F.
+constexpr std::string_view kLongS = "\xC5\xBF";
+
 // 's 't 'm 'd 're 've 'll in either case; 0 if none.
 size_t Contraction(std::string_view text) {
   if (text.size() < 2 || text[0] != '\'') return 0;
+  if (text.substr(1, kLongS.size()) == kLongS) return 1 + kLongS.size();
   const auto lower = [&](size_t i) {
     const char c = i < text.size() ? text[i] : '\0';
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;

@@ -158,6 +158,22 @@ TEST(PreTokens, FollowTheRegularExpression) {
   EXPECT_THAT(PreTokens(" \xC2\xA0!"), ElementsAre(" ", "\xC2\xA0", "!"));
 }
 
+// Ignoring case makes the long s one of the letters of 's. No other character outside ASCII is one
+// of a contraction's.
+TEST(PreTokens, TakeTheLongSForAnS) {
+  EXPECT_THAT(PreTokens("x'\xC5\xBFt"), ElementsAre("x", "'\xC5\xBF", "t"));
+  EXPECT_THAT(PreTokens("x'\xC5\xBE"), ElementsAre("x", "'\xC5\xBE"));
+}
+
+// The reference library knows the letters and numbers of Unicode 16; ids depend on which are known.
+TEST(PreTokens, KnowTheCharactersOfUnicode16) {
+  const std::string ideograph = "\xF0\xB2\x8E\xAF";   // U+323AF, since Unicode 15
+  const std::string cyrillic = "\xE1\xB2\x8A";        // U+1C8A, since Unicode 16
+  const std::string garay_zero = "\xF0\x90\xB5\x80";  // U+10D40, since Unicode 16
+  EXPECT_THAT(PreTokens("a" + ideograph + cyrillic), ElementsAre("a" + ideograph + cyrillic));
+  EXPECT_THAT(PreTokens("123" + garay_zero), ElementsAre("123", garay_zero));
+}
+
 TEST(EncodeRendered, KeepsTypedControlTokensApartFromRealOnes) {
   const Tokenizer& toy = ToyTokenizer();
   const ControlTokenEscaper escaper(toy.added_tokens());
