@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -15,8 +16,9 @@ namespace quartet::text {
 // read by any thread.
 class BpeMerges {
  public:
-  // The id of the token of each single byte.
-  std::array<int32_t, 256> byte_ids{};
+  BpeMerges() : BpeMerges(std::array<int32_t, 256>{}) {}
+  // `byte_ids` are the ids of the tokens of single bytes, all different.
+  explicit BpeMerges(const std::array<int32_t, 256>& byte_ids);
 
   // A pair that is added again takes the later rank.
   void Add(int32_t left, int32_t right, int32_t rank, int32_t merged);
@@ -27,13 +29,24 @@ class BpeMerges {
   void Encode(std::string_view bytes, std::vector<int32_t>* out) const;
 
  private:
-  struct Merge {
-    int32_t rank;
-    int32_t merged;
-  };
-  const Merge* Find(int32_t left, int32_t right) const;
+  static constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 
+  struct Merge {
+    int32_t rank = kNoRank;
+    int32_t merged = 0;
+  };
+  // Of rank kNoRank if the pair does not merge.
+  Merge Find(int32_t left, int32_t right) const;
+  const Merge& FindBytes(char left, char right) const;
+
+  void EncodeShort(std::string_view bytes, std::vector<int32_t>* out) const;
+  void EncodeLong(std::string_view bytes, std::vector<int32_t>* out) const;
+
+  std::array<int32_t, 256> byte_ids_;
+  absl::flat_hash_map<int32_t, uint8_t> bytes_;  // by id
   absl::flat_hash_map<uint64_t, Merge> merges_;
+  // Those of two single bytes again, by the bytes: every pre-token begins with these look-ups.
+  std::vector<Merge> byte_merges_;
 };
 
 }  // namespace quartet::text

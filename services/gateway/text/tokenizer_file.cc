@@ -191,6 +191,7 @@ class Reader {
       }
       file_.vocabulary[*bytes] = *id;
     }
+    std::array<int32_t, 256> byte_ids;
     for (int byte = 0; byte < 256; ++byte) {
       const auto found = file_.vocabulary.find(std::string(1, static_cast<char>(byte)));
       if (found == file_.vocabulary.end()) {
@@ -198,8 +199,9 @@ class Reader {
             "%s: model.vocab has no entry for byte 0x%02X; all 256 bytes are expected", name_,
             byte));
       }
-      file_.merges.byte_ids[byte] = found->second;
+      byte_ids[byte] = found->second;
     }
+    file_.merges = BpeMerges(byte_ids);
     return absl::OkStatus();
   }
 
