@@ -75,6 +75,9 @@ struct ServeFlags {
   std::optional<std::string> cors_allow_origin;
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;
+  bool any_model_name = false;
+  bool stop_in_reasoning = false;
+  bool nonempty_content = false;
   bool otel_metrics = false;
 };
 
@@ -178,6 +181,9 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(gateway.argv, "--key-requests-per-minute", flags.key_requests_per_minute);
   Append(gateway.argv, "--key-tokens-per-minute", flags.key_tokens_per_minute);
   Append(gateway.argv, "--cors-allow-origin", flags.cors_allow_origin);
+  if (flags.any_model_name) gateway.argv.emplace_back("--any-model-name");
+  if (flags.stop_in_reasoning) gateway.argv.emplace_back("--stop-in-reasoning");
+  if (flags.nonempty_content) gateway.argv.emplace_back("--nonempty-content");
   if (flags.otel_metrics) gateway.argv.emplace_back("--otel-metrics");
   if (flags.trust_content_tokens) gateway.argv.emplace_back("--trust-content-tokens");
   if (flags.share_cache_between_keys) gateway.argv.emplace_back("--share-cache-between-keys");
@@ -338,6 +344,18 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
       ->add_flag("--share-cache-between-keys", flags->share_cache_between_keys,
                  "Requests with different API keys may use each other's cached prefixes")
       ->envname("QUARTET_SHARE_CACHE_BETWEEN_KEYS");
+  serve
+      ->add_flag("--any-model-name", flags->any_model_name,
+                 "Requests are served whatever model they name")
+      ->envname("QUARTET_ANY_MODEL_NAME");
+  serve
+      ->add_flag("--stop-in-reasoning", flags->stop_in_reasoning,
+                 "Stop strings are looked for in reasoning too")
+      ->envname("QUARTET_STOP_IN_REASONING");
+  serve
+      ->add_flag("--nonempty-content", flags->nonempty_content,
+                 "An answer that ends with nothing but reasoning says it once more as content")
+      ->envname("QUARTET_NONEMPTY_CONTENT");
   serve
       ->add_flag("--otel-metrics", flags->otel_metrics,
                  "Metrics under OpenTelemetry's names for generative AI too")

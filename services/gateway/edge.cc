@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
 #include "services/common/log.h"
 #include "services/gateway/anthropic/error.h"
 #include "services/gateway/anthropic/messages_service.h"
+#include "services/gateway/models_service.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/openai_service.h"
 #include "services/gateway/openai/text_service.h"
@@ -74,6 +74,7 @@ void LogAccess(Metrics* metrics, const HttpAccess& access) {
 std::vector<HttpRoute> GatewayRoutes(GatewayCore* core) {
   std::vector<HttpRoute> routes = OpenAiRoutes(core);
   std::ranges::move(AnthropicRoutes(core), std::back_inserter(routes));
+  std::ranges::move(ModelRoutes(core), std::back_inserter(routes));
   std::ranges::move(TextRoutes(core), std::back_inserter(routes));
   routes.push_back({.method = "GET", .path = "/openapi.json", .handler = [](auto call) {
                       call->Reply({.body = std::string(OpenApiDocument())});

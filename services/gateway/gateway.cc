@@ -47,6 +47,9 @@ class Running final : public Gateway {
                                                 : config_.served_model_name,
                        .trust_content_tokens = config_.trust_content_tokens,
                        .share_cache_between_keys = config_.share_cache_between_keys,
+                       .any_model = config_.any_model_name,
+                       .stop_in_reasoning = config_.stop_in_reasoning,
+                       .nonempty_content = config_.nonempty_content,
                        .otel_metrics = config_.otel_metrics,
                        .keys = keys_.get()},
         engine_.get(), pool_.get(), metrics_.get());

@@ -23,6 +23,9 @@ struct GatewayConfig {
   std::string listen_admin;        // empty: no admin port
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;
+  bool any_model_name = false;
+  bool stop_in_reasoning = false;
+  bool nonempty_content = false;
   bool otel_metrics = false;
   std::string api_key_file;  // empty: anybody may ask
   KeyLimits key_limits;      // of keys whose line in the file says nothing else

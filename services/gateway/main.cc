@@ -99,6 +99,11 @@ int Main(int argc, char** argv) {
        "control tokens in what users write keep their meaning");
   flag("--share-cache-between-keys", config.share_cache_between_keys,
        "requests with different API keys may use each other's cached prefixes");
+  flag("--any-model-name", config.any_model_name, "requests are served whatever model they name");
+  flag("--stop-in-reasoning", config.stop_in_reasoning,
+       "stop strings are looked for in reasoning too");
+  flag("--nonempty-content", config.nonempty_content,
+       "an answer that ends with nothing but reasoning says it once more as content");
   flag("--otel-metrics", config.otel_metrics,
        "metrics under the names of OpenTelemetry's conventions for generative AI too");
   option(

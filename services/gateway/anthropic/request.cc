@@ -102,15 +102,25 @@ class Translator {
   // A list of blocks that can only be text.
   Value TextParts(const Value& blocks, const std::string& path) {
     Value::List parts;
-    for (size_t i = 0; i < blocks.list().size() && !error_; ++i) {
-      const std::string block_path = absl::StrCat(path, "[", i, "]");
-      if (const std::string type = TypeOf(blocks.list()[i], block_path); type == "text") {
-        AddText(blocks.list()[i], block_path, &parts);
-      } else {
-        FailBlock(type, block_path, "text");
-      }
-    }
+    ForEachBlock(blocks, path,
+                 [&](const std::string& type, const Value& block, const std::string& block_path) {
+                   if (type == "text") {
+                     AddText(block, block_path, &parts);
+                   } else {
+                     FailBlock(type, block_path, "text");
+                   }
+                 });
     return Value::MakeList(std::move(parts));
+  }
+
+  // Calls `take(type, block, path)` for each block of a list until something is wrong.
+  template <typename Take>
+  void ForEachBlock(const Value& blocks, const std::string& path, Take take) {
+    for (size_t i = 0; i < blocks.list().size() && !error_; ++i) {
+      const Value& block = blocks.list()[i];
+      const std::string block_path = absl::StrCat(path, "[", i, "]");
+      take(TypeOf(block, block_path), block, block_path);
+    }
   }
 
   std::string TypeOf(const Value& block, const std::string& path) {
@@ -177,19 +187,17 @@ class Translator {
   void User(const Value& content, const std::string& path) {
     Value::List parts;
     bool results = false;
-    for (size_t i = 0; i < content.list().size() && !error_; ++i) {
-      const Value& block = content.list()[i];
-      const std::string block_path = absl::StrCat(path, ".content[", i, "]");
-      const std::string type = TypeOf(block, block_path);
-      if (type == "text") {
-        AddText(block, block_path, &parts);
-      } else if (type == "tool_result") {
-        results = true;
-        ToolResult(block, block_path);
-      } else {
-        FailBlock(type, block_path, "text and tool_result");
-      }
-    }
+    ForEachBlock(content, path + ".content",
+                 [&](const std::string& type, const Value& block, const std::string& block_path) {
+                   if (type == "text") {
+                     AddText(block, block_path, &parts);
+                   } else if (type == "tool_result") {
+                     results = true;
+                     ToolResult(block, block_path);
+                   } else {
+                     FailBlock(type, block_path, "text and tool_result");
+                   }
+                 });
     if (results && parts.empty()) return;
     out_.chat.AddMessage(
         {{"role", Value::String("user")}, {"content", Value::MakeList(std::move(parts))}}, path);
@@ -206,21 +214,22 @@ class Translator {
     if (content.is_string()) {
       parts.push_back(Value::MakeObject({{"type", Value::String("text")}, {"text", content}}));
     } else if (content.is_list()) {
-      for (size_t i = 0; i < content.list().size() && !error_; ++i) {
-        const Value& part = content.list()[i];
-        const std::string part_path = absl::StrCat(path, ".content[", i, "]");
-        const std::string type = TypeOf(part, part_path);
-        if (type == "text") {
-          AddText(part, part_path, &parts);
-        } else if (type == "tool_reference") {
-          references = true;
-          const Value name = part.Get("tool_name");
-          if (!name.is_string()) Fail(part_path + ".tool_name", "must be a tool's name");
-          parts.push_back(Value::MakeObject({{"type", part.Get("type")}, {"name", name}}));
-        } else {
-          FailBlock(type, part_path, "text and tool_reference");
-        }
-      }
+      ForEachBlock(
+          content, path + ".content",
+          [&](const std::string& type, const Value& part, const std::string& part_path) {
+            if (type == "text") {
+              AddText(part, part_path, &parts);
+            } else if (type == "tool_reference") {
+              references = true;
+              const Value name = part.Get("tool_name");
+              if (!name.is_string()) {
+                Fail(part_path + ".tool_name", "must be a tool's name");
+              }
+              parts.push_back(Value::MakeObject({{"type", part.Get("type")}, {"name", name}}));
+            } else {
+              FailBlock(type, part_path, "text and tool_reference");
+            }
+          });
     } else if (!content.is_absent()) {
       Fail(path + ".content", absl::StrCat("must be a string or a list of blocks, not ",
                                            std::string(content.TypeName())));
@@ -242,25 +251,23 @@ class Translator {
     Value::List parts;
     Value::List calls;
     std::string reasoning;
-    for (size_t i = 0; i < content.list().size() && !error_; ++i) {
-      const Value& block = content.list()[i];
-      const std::string block_path = absl::StrCat(path, ".content[", i, "]");
-      const std::string type = TypeOf(block, block_path);
-      if (type == "text") {
-        AddText(block, block_path, &parts);
-      } else if (type == "thinking") {
-        const Value thinking = block.Get("thinking");
-        if (thinking.is_string()) {
-          reasoning += thinking.string();
-        } else {
-          Fail(block_path + ".thinking", "must be a string");
-        }
-      } else if (type == "tool_use") {
-        calls.push_back(ToolUse(block, block_path));
-      } else if (type != "redacted_thinking") {
-        FailBlock(type, block_path, "text, thinking, redacted_thinking and tool_use");
-      }
-    }
+    ForEachBlock(content, path + ".content",
+                 [&](const std::string& type, const Value& block, const std::string& block_path) {
+                   if (type == "text") {
+                     AddText(block, block_path, &parts);
+                   } else if (type == "thinking") {
+                     const Value thinking = block.Get("thinking");
+                     if (thinking.is_string()) {
+                       reasoning += thinking.string();
+                     } else {
+                       Fail(block_path + ".thinking", "must be a string");
+                     }
+                   } else if (type == "tool_use") {
+                     calls.push_back(ToolUse(block, block_path));
+                   } else if (type != "redacted_thinking") {
+                     FailBlock(type, block_path, "text, thinking, redacted_thinking and tool_use");
+                   }
+                 });
     Value::Entries message = {{"role", Value::String("assistant")},
                               {"content", Value::MakeList(std::move(parts))}};
     if (!reasoning.empty()) {

@@ -24,6 +24,9 @@ struct PrepareContext {
   uint32_t max_model_len = 0;      // tokens of prompt and output together
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;
+  bool any_model = false;  // requests may name any
+  bool stop_in_reasoning = false;
+  bool nonempty_content = false;
   std::string authorization;      // the header of that name
   absl::Duration total_deadline;  // zero = none
 };

@@ -112,18 +112,10 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
       if (closed_) return;
     }
     const auto model = core_->model();
-    const EngineState engine = core_->engine()->state();
     auto result = answer_->Prepare(
-        body,
-        {.model = model.get(),
-         .served_model_name = core_->options().served_model_name,
-         .system_fingerprint = absl::StrCat("quartet-", engine.checkpoint_digest.substr(0, 12)),
-         .max_model_len = engine.max_model_len,
-         .trust_content_tokens = core_->options().trust_content_tokens,
-         .share_cache_between_keys = core_->options().share_cache_between_keys,
-         .authorization = call_->request().authorization,
-         .total_deadline =
-             deadline_ == absl::InfiniteFuture() ? absl::ZeroDuration() : deadline_ - absl::Now()});
+        body, MakePrepareContext(*core_, model.get(), call_->request().authorization,
+                                 deadline_ == absl::InfiniteFuture() ? absl::ZeroDuration()
+                                                                     : deadline_ - absl::Now()));
     if (auto* error = std::get_if<ApiError>(&result)) {
       call_->Reply(answer_->ErrorReply(*error));
       return;
@@ -201,6 +193,23 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
 };
 
 }  // namespace
+
+PrepareContext MakePrepareContext(const GatewayCore& core, const text::ModelText* model,
+                                  std::string authorization, absl::Duration total_deadline) {
+  const EngineState engine = core.engine()->state();
+  const GatewayOptions& options = core.options();
+  return {.model = model,
+          .served_model_name = options.served_model_name,
+          .system_fingerprint = absl::StrCat("quartet-", engine.checkpoint_digest.substr(0, 12)),
+          .max_model_len = engine.max_model_len,
+          .trust_content_tokens = options.trust_content_tokens,
+          .share_cache_between_keys = options.share_cache_between_keys,
+          .any_model = options.any_model,
+          .stop_in_reasoning = options.stop_in_reasoning,
+          .nonempty_content = options.nonempty_content,
+          .authorization = std::move(authorization),
+          .total_deadline = total_deadline};
+}
 
 HttpRoute ExchangeRoute(GatewayCore* core, std::string path,
                         std::function<std::unique_ptr<ApiAnswer>()> make) {

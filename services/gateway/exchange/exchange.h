@@ -13,6 +13,10 @@
 
 namespace quartet::gateway {
 
+// `model` must outlive what is prepared; zero `total_deadline`: none.
+PrepareContext MakePrepareContext(const GatewayCore& core, const text::ModelText* model,
+                                  std::string authorization, absl::Duration total_deadline);
+
 // A POST route whose requests are answered in the form that `make` makes for each. `core` must
 // outlive the server that the route is given to. The handler does nothing but hand on: preparing
 // runs on the text pool, output on the engine client's threads.

@@ -15,6 +15,7 @@
 #include "proto/quartet/v1/inference.grpc.pb.h"
 #include "services/common/log.h"
 #include "services/common/process.h"
+#include "services/gateway/exchange/exchange.h"
 #include "services/gateway/grpc/convert.h"
 
 namespace quartet::gateway {
@@ -175,13 +176,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     }
     const auto model = core_->model();
     auto result = PrepareGenerate(
-        request_, {.model = model.get(),
-                   .served_model_name = core_->options().served_model_name,
-                   .max_model_len = core_->engine()->state().max_model_len,
-                   .trust_content_tokens = core_->options().trust_content_tokens,
-                   .share_cache_between_keys = core_->options().share_cache_between_keys,
-                   .authorization = authorization_,
-                   .total_deadline = TimeLeft()});
+        request_, MakePrepareContext(*core_, model.get(), authorization_, TimeLeft()));
     if (auto* error = std::get_if<ApiError>(&result)) {
       Fail(*error);
       return;

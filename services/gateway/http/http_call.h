@@ -24,7 +24,8 @@ struct HttpRequest {
   std::string request_id;
   // The header as it came, or "Bearer " and an X-Api-Key; never logged.
   std::string authorization;
-  std::string deadline_ms;  // X-Request-Deadline-Ms as it came
+  std::string deadline_ms;        // X-Request-Deadline-Ms as it came
+  std::string anthropic_version;  // Anthropic-Version as it came: who sends it wants its forms
   std::string body;
 };
 

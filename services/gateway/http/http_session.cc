@@ -199,6 +199,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       request.authorization = absl::StrCat("Bearer ", std::string(key));
     }
     request.deadline_ms = std::string(head["X-Request-Deadline-Ms"]);
+    request.anthropic_version = std::string(head["Anthropic-Version"]);
     request.path = RequestPath({head.target().data(), head.target().size()});
 
     const RouteMatch match = FindRoute(shared_->routes, request.method, request.path);

@@ -19,9 +19,18 @@ std::optional<int64_t> AsInteger(const Value& value) {
   return static_cast<int64_t>(number);
 }
 
-const Value* Fields::Get(std::string_view name) const {
+const Value* Fields::Get(std::string_view name) {
+  if (!read_.contains(name)) read_.emplace(name);
   const Value* value = object_.Find(name);
   return value && !value->is_absent() ? value : nullptr;
+}
+
+std::vector<std::string> Fields::Unread() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.entries()) {
+    if (!read_.contains(name)) names.push_back(name);
+  }
+  return names;
 }
 
 void Fields::Fail(std::string_view name, std::string_view message, std::string_view code) {

@@ -3,7 +3,9 @@
 #define QUARTET_SERVICES_GATEWAY_OPENAI_FIELDS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +24,7 @@ class Fields {
   Fields(const text::Value& object, std::string prefix, std::optional<ApiError>* error)
       : object_(object), prefix_(std::move(prefix)), error_(error) {}
 
-  const text::Value* Get(std::string_view name) const;
+  const text::Value* Get(std::string_view name);
   std::optional<bool> Bool(std::string_view name);
   // Within [min, max]. 3.0 is an integer, "3" is not.
   std::optional<int64_t> Integer(std::string_view name, int64_t min, int64_t max);
@@ -38,12 +40,16 @@ class Fields {
   void Fail(std::string_view name, std::string_view message, std::string_view code = "");
   bool failed() const { return error_->has_value(); }
 
+  // Names of what the object holds and nobody has asked for, in its order.
+  std::vector<std::string> Unread() const;
+
  private:
   void WrongType(std::string_view name, std::string_view wanted, const text::Value& got);
 
   const text::Value& object_;
   const std::string prefix_;
   std::optional<ApiError>* const error_;
+  std::set<std::string, std::less<>> read_;
 };
 
 // The value as an integer, if it is a number without a fraction that fits.

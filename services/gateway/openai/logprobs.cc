@@ -67,23 +67,24 @@ void AppendTopByText(const ScoredToken& token, std::string* out) {
 
 }  // namespace
 
+void AppendLogprobEntries(std::span<const ScoredToken> tokens, std::string* out) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    *out += i ? ",{" : "{";
+    AppendEntry(tokens[i], out);
+    *out += ",\"top_logprobs\":[";
+    for (size_t j = 0; j < tokens[i].top.size(); ++j) {
+      *out += j ? ",{" : "{";
+      AppendEntry(tokens[i].top[j], out);
+      *out += '}';
+    }
+    *out += "]}";
+  }
+}
+
 void AppendChatLogprobs(std::span<const ScoredToken> tokens, std::string* out) {
-  *out += '{';
-  AppendList(
-      "content", tokens,
-      [out](const ScoredToken& token) {
-        *out += '{';
-        AppendEntry(token, out);
-        *out += ",\"top_logprobs\":[";
-        for (size_t i = 0; i < token.top.size(); ++i) {
-          *out += i ? ",{" : "{";
-          AppendEntry(token.top[i], out);
-          *out += '}';
-        }
-        *out += "]}";
-      },
-      out);
-  *out += ",\"refusal\":null}";
+  *out += "{\"content\":[";
+  AppendLogprobEntries(tokens, out);
+  *out += "],\"refusal\":null}";
 }
 
 void AppendPromptLogprobs(std::span<const ScoredToken> tokens, std::string* out) {

@@ -11,6 +11,9 @@
 
 namespace quartet::gateway {
 
+// {token, logprob, bytes, top_logprobs}, ... of each, with commas between.
+void AppendLogprobEntries(std::span<const ScoredToken> tokens, std::string* out);
+
 // {"content":[{token, logprob, bytes, top_logprobs}],"refusal":null}: `bytes` are those of the
 // token, `token` is their text with U+FFFD for parts of characters.
 void AppendChatLogprobs(std::span<const ScoredToken> tokens, std::string* out);

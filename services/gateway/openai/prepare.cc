@@ -22,6 +22,12 @@ constexpr uint32_t kCompletionTokensDefault = 16;
 
 }  // namespace
 
+RequestLimits LimitsOf(const PrepareContext& context) {
+  return {.served_model_name = context.served_model_name,
+          .any_model = context.any_model,
+          .vocab_size = context.model->defaults.end.vocab_size};
+}
+
 std::optional<ApiError> RefuseMedia(const Value& messages) {
   if (!messages.is_list()) return std::nullopt;
   for (size_t i = 0; i < messages.list().size(); ++i) {
@@ -55,6 +61,7 @@ namespace {
 void FillCommon(const CommonFields& fields, const PrepareContext& context, Prepared* out) {
   GenerationPlan& plan = out->plan;
   plan.request_id = fields.request_id;
+  plan.ignored = fields.ignored;
   plan.sampling = ResolveSampling(fields, context.model->defaults.sampling, RandomSeed());
   plan.output.skip_special_tokens = fields.skip_special_tokens;
   plan.output.text = {.stop = fields.stop,
@@ -169,8 +176,7 @@ std::variant<Prepared, ApiError> PrepareChat(std::string_view body, const Prepar
 
 std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
                                                   const PrepareContext& context) {
-  auto checked =
-      ParseChatFields(value, {context.served_model_name, context.model->defaults.end.vocab_size});
+  auto checked = ParseChatFields(value, LimitsOf(context));
   if (auto* error = std::get_if<ApiError>(&checked)) return std::move(*error);
   const ChatFields& fields = std::get<ChatFields>(checked);
   if (auto error = RefuseMedia(value.Get("messages"))) return *std::move(error);
@@ -195,6 +201,8 @@ std::variant<Prepared, ApiError> PrepareChatValue(const Value& value,
   out.style.chat = true;
   out.style.include_reasoning = fields.include_reasoning;
   out.plan.output.text = ChatTextOptions(value, fields, prompt.opens_think);
+  out.plan.output.text.stop_in_reasoning = context.stop_in_reasoning;
+  out.plan.output.text.nonempty_content = context.nonempty_content;
   if (fields.no_tool_calls) {
     const std::optional<int32_t> call = TagId(*context.model->tokenizer, text::kCallOpen);
     if (call) out.plan.sampling.banned_ids.push_back(*call);
@@ -222,8 +230,7 @@ std::variant<Prepared, ApiError> PrepareCompletion(std::string_view body,
                                                    const PrepareContext& context) {
   auto parsed = ParseBody(body);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  auto checked = ParseCompletionFields(
-      std::get<Value>(parsed), {context.served_model_name, context.model->defaults.end.vocab_size});
+  auto checked = ParseCompletionFields(std::get<Value>(parsed), LimitsOf(context));
   if (auto* error = std::get_if<ApiError>(&checked)) return std::move(*error);
   return PrepareCompletionFields(std::move(std::get<CompletionFields>(checked)), context,
                                  kCompletionTokensDefault);

@@ -39,6 +39,7 @@ struct Prepared {
 
 // Pure and thread safe, as all functions here.
 std::variant<text::Value, ApiError> ParseBody(std::string_view body);
+RequestLimits LimitsOf(const PrepareContext& context);
 // Pictures, sounds and films need what this server does not have yet, and must not be dropped
 // without a word.
 std::optional<ApiError> RefuseMedia(const text::Value& messages);

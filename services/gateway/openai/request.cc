@@ -18,11 +18,21 @@ constexpr double kRepetitionPenaltyMax = 1e6;
 constexpr int64_t kTopLogprobsMax = 20;
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
+// Fields that other servers draw tokens by.
+constexpr std::string_view kForeignSamplers[] = {
+    "mirostat", "smoothing_factor", "tfs", "tfs_z", "top_a", "top_n_sigma", "typical", "typical_p"};
+constexpr std::string_view kForeignSamplerPrefixes[] = {"dry_", "dynatemp_", "mirostat_", "xtc_"};
+
+// Fields that have no effect here, and need none.
+constexpr std::string_view kWithoutEffect[] = {
+    "add_special_tokens",     "metadata",          "prediction", "prompt_cache_key",
+    "prompt_cache_retention", "safety_identifier", "store",      "verbosity"};
+
 }  // namespace
 
 void CheckModel(Fields& fields, const RequestLimits& limits, std::optional<ApiError>* error) {
   const std::optional<std::string> model = fields.String("model");
-  if (!model || *model == limits.served_model_name || fields.failed()) return;
+  if (!model || limits.any_model || *model == limits.served_model_name || fields.failed()) return;
   *error = ApiError{.status = 404,
                     .message = absl::StrCat("the model '", model->substr(0, 200),
                                             "' does not exist; this server serves '",
@@ -121,12 +131,12 @@ void ParseThinkingBudget(Fields& fields, std::optional<ApiError>* error, ChatFie
   if (const Value* thinking = fields.Object("thinking")) {
     Fields inner(*thinking, "thinking.", error);
     const std::optional<int64_t> budget = inner.Integer("budget_tokens", 0, kInt32Max);
-    const Value type = thinking->Get("type");
-    if (!type.is_string() || type.string() != "disabled") take(budget);
+    if (inner.String("type") != "disabled") take(budget);
   }
   if (const Value* reasoning = fields.Object("reasoning")) {
     Fields inner(*reasoning, "reasoning.", error);
     take(inner.Integer("max_tokens", 0, kInt32Max));
+    inner.Bool("enabled");
   }
   for (std::string_view name :
        {"thinking_budget", "reasoning_budget_tokens", "thinking_token_budget"}) {
@@ -198,6 +208,21 @@ void ParseScheduling(Fields& fields, CommonFields* out) {
   const int64_t priority = fields.Integer("priority", -kInt32Max, kInt32Max).value_or(0);
   out->batch = tier == "flex" || priority > 0;
   out->ttft_deadline_ms = fields.Integer("ttft_deadline_ms", 1, kInt32Max);
+}
+
+// To be called when everything else has been asked for.
+void NoteIgnored(const Fields& fields, IgnoredFields* out) {
+  for (std::string& name : fields.Unread()) {
+    const bool sampler = std::ranges::find(kForeignSamplers, name) != std::end(kForeignSamplers) ||
+                         std::ranges::any_of(kForeignSamplerPrefixes, [&](std::string_view prefix) {
+                           return name.starts_with(prefix);
+                         });
+    if (sampler) {
+      out->samplers.push_back(std::move(name));
+    } else if (std::ranges::find(kWithoutEffect, name) == std::end(kWithoutEffect)) {
+      out->unknown.push_back(std::move(name));
+    }
+  }
 }
 
 void ParseCommon(Fields& fields, const RequestLimits& limits, int64_t max_tokens_min,
@@ -295,11 +320,13 @@ std::variant<ChatFields, ApiError> ParseChatFields(const Value& body, const Requ
   ParseThinkingBudget(fields, &error, &out);
   RefuseContent(fields, {"audio", "web_search_options"});
   if (const Value* modalities = fields.Get("modalities")) {
-    const bool text_only = modalities->is_list() && modalities->list().size() == 1 &&
-                           modalities->list()[0].is_string() &&
-                           modalities->list()[0].string() == "text";
+    const bool text_only =
+        modalities->is_list() && std::ranges::all_of(modalities->list(), [](const Value& one) {
+          return one.is_string() && one.string() == "text";
+        });
     if (!text_only) fields.Fail("modalities", "only [\"text\"] is supported", kUnsupported);
   }
+  NoteIgnored(fields, &out.ignored);
   if (error) return *std::move(error);
   return out;
 }
@@ -369,6 +396,7 @@ std::variant<CompletionFields, ApiError> ParseCompletionFields(const Value& body
       }
     }
   }
+  NoteIgnored(fields, &out.ignored);
   if (out.prompts.size() * out.n > kChoicesMax) {
     fields.Fail("n", absl::StrCat("asks for ", out.prompts.size() * out.n,
                                   " choices of all prompts; at most ", kChoicesMax));

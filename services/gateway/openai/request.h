@@ -13,6 +13,7 @@
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/fields.h"
 #include "services/gateway/routing/engine_client.h"
+#include "services/gateway/routing/generation.h"
 #include "services/gateway/text/end_tokens.h"
 #include "services/gateway/text/value.h"
 
@@ -21,6 +22,7 @@ namespace quartet::gateway {
 // What the checks need to know about the server.
 struct RequestLimits {
   std::string served_model_name;
+  bool any_model = false;  // requests may name any
   int32_t vocab_size = 0;
 };
 
@@ -60,6 +62,7 @@ struct CommonFields {
   std::string user;
   bool batch = false;  // asked for as service_tier "flex", or as a priority above 0
   std::optional<int64_t> ttft_deadline_ms;
+  IgnoredFields ignored;
 };
 
 struct ChatFields : CommonFields {

@@ -13,6 +13,34 @@ namespace {
 using text::Value;
 
 constexpr std::string_view kUnsupported = "unsupported_parameter";
+constexpr int64_t kTopLogprobsMax = 20;
+
+// Fields that chat requests have under the same names: OpenAI's, and those by which this server
+// goes beyond them.
+constexpr const char* kSameFields[] = {"model",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "min_p",
+                                       "seed",
+                                       "user",
+                                       "service_tier",
+                                       "parallel_tool_calls",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "repetition_penalty",
+                                       "logit_bias",
+                                       "stop",
+                                       "stop_token_ids",
+                                       "min_tokens",
+                                       "ignore_eos",
+                                       "thinking_token_budget",
+                                       "chat_template_kwargs",
+                                       "request_id",
+                                       "cache_salt",
+                                       "cache_read_only",
+                                       "priority",
+                                       "ttft_deadline_ms"};
 
 Value Text(std::string_view text) {
   return Value::String(std::string(text));
@@ -35,6 +63,7 @@ class Translator {
     out_.stream = fields_.Bool("stream").value_or(false);
     RefuseWhatNeedsAStore();
     SameFields();
+    Logprobs();
     Input();
     Tools();
     ToolChoice();
@@ -68,27 +97,29 @@ class Translator {
     if (fields_.String("truncation").value_or("disabled") != "disabled") {
       Fail("truncation", "only \"disabled\" is supported", kUnsupported);
     }
-    const std::optional<int64_t> logprobs = fields_.Integer("top_logprobs", 0, 20);
-    if (logprobs.value_or(0) != 0) Fail("top_logprobs", "is not supported", kUnsupported);
+  }
+
+  // What else might be included is of tools that are not here, or encrypted reasoning: it is there
+  // as text.
+  void Logprobs() {
+    const std::optional<int64_t> top = fields_.Integer("top_logprobs", 0, kTopLogprobsMax);
+    bool wanted = top.value_or(0) > 0;
     const Value* include = fields_.Get("include");
-    if (!include) return;
-    if (!include->is_list()) Fail("include", "must be a list of strings");
-    for (size_t i = 0; include->is_list() && i < include->list().size(); ++i) {
+    if (include && !include->is_list()) Fail("include", "must be a list of strings");
+    for (size_t i = 0; include && include->is_list() && i < include->list().size(); ++i) {
       const Value& item = include->list()[i];
-      const std::string path = absl::StrCat("include[", i, "]");
-      if (!item.is_string()) {
-        Fail(path, "must be a string");
-      } else if (item.string() == "message.output_text.logprobs") {
-        Fail(path, "log-probabilities are not supported", kUnsupported);
-      }
+      if (!item.is_string()) Fail(absl::StrCat("include[", i, "]"), "must be a string");
+      wanted = wanted || (item.is_string() && item.string() == "message.output_text.logprobs");
     }
+    if (wanted) {
+      out_.chat.Set("logprobs", Value::Bool(true));
+      out_.chat.Set("top_logprobs", Value::Integer(top.value_or(0)));
+    }
+    Repeat("top_logprobs", Value::Integer(0));
   }
 
   void SameFields() {
-    for (const char* name : {"model", "temperature", "top_p", "top_k", "min_p", "seed", "user",
-                             "service_tier", "parallel_tool_calls"}) {
-      out_.chat.Set(name, body_.Get(name));
-    }
+    for (const char* name : kSameFields) out_.chat.Set(name, body_.Get(name));
     out_.chat.Set("max_tokens", body_.Get("max_output_tokens"));
     out_.chat.Rename("max_tokens", "max_output_tokens");
     out_.chat.Rename("reasoning_effort", "reasoning.effort");

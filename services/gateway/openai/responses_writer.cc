@@ -1,9 +1,12 @@
 #include "services/gateway/openai/responses_writer.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/gateway/openai/answer.h"
+#include "services/gateway/openai/logprobs.h"
 #include "services/gateway/routing/gateway_core.h"
 #include "services/gateway/text/json.h"
 
@@ -51,6 +54,7 @@ std::string ResponsesWriter::Start(const ChoiceUsage& usage) {
 
 std::string ResponsesWriter::Take(const ChoiceUpdate& update) {
   usage_ = update.usage;
+  std::ranges::copy_if(update.scored, std::back_inserter(waiting_), &ScoredToken::content);
   std::string events;
   for (const text::TextPiece& piece : update.pieces) {
     switch (piece.kind) {
@@ -103,6 +107,8 @@ std::string ResponsesWriter::Failed(const ApiError& error) {
 void ResponsesWriter::OpenItem(ItemKind kind, std::string_view name, std::string* events) {
   if (open_ && items_.back().kind == kind) return;
   CloseItem(Status::kCompleted, events);
+  // White space before a call is no text of any message.
+  if (kind != ItemKind::kMessage) waiting_.clear();
   open_ = true;
   Item& item = items_.emplace_back(Item{.kind = kind, .name = std::string(name)});
   item.id = RandomId(kind == ItemKind::kReasoning ? "rs_"
@@ -122,6 +128,7 @@ void ResponsesWriter::OpenItem(ItemKind kind, std::string_view name, std::string
 void ResponsesWriter::AddText(std::string_view text, std::string* events) {
   Item& item = items_.back();
   item.text += text;
+  const std::string logprobs = item.kind == ItemKind::kMessage ? TakeLogprobs() : "";
   if (!stream_) return;
   switch (item.kind) {
     case ItemKind::kReasoning:
@@ -129,13 +136,27 @@ void ResponsesWriter::AddText(std::string_view text, std::string* events) {
           ItemEvent("response.reasoning_text.delta", ",\"content_index\":0" + Field("delta", text));
       break;
     case ItemKind::kMessage:
-      *events += ItemEvent("response.output_text.delta",
-                           ",\"content_index\":0,\"logprobs\":[]" + Field("delta", text));
+      *events += ItemEvent(
+          "response.output_text.delta",
+          absl::StrCat(",\"content_index\":0,\"logprobs\":[", logprobs, "]", Field("delta", text)));
       break;
     case ItemKind::kCall:
       *events += ItemEvent("response.function_call_arguments.delta", Field("delta", text));
       break;
   }
+}
+
+std::string ResponsesWriter::TakeLogprobs() {
+  Item& item = items_.back();
+  std::string entries;
+  while (!waiting_.empty() && item.scored_bytes < item.text.size()) {
+    if (!entries.empty()) entries += ',';
+    AppendLogprobEntries({&waiting_.front(), 1}, &entries);
+    item.scored_bytes += waiting_.front().bytes.size();
+    waiting_.pop_front();
+  }
+  absl::StrAppend(&item.logprobs, item.logprobs.empty() || entries.empty() ? "" : ",", entries);
+  return entries;
 }
 
 void ResponsesWriter::CloseItem(Status status, std::string* events) {
@@ -150,7 +171,8 @@ void ResponsesWriter::CloseItem(Status status, std::string* events) {
       break;
     case ItemKind::kMessage:
       *events += ItemEvent("response.output_text.done",
-                           ",\"content_index\":0,\"logprobs\":[]" + Field("text", item.text));
+                           absl::StrCat(",\"content_index\":0,\"logprobs\":[", item.logprobs, "]",
+                                        Field("text", item.text)));
       break;
     case ItemKind::kCall:
       // Clients act on this event, and arguments that were cut off are nothing to act on.
@@ -173,7 +195,7 @@ std::string ResponsesWriter::Part(const Item& item) {
   const bool message = item.kind == ItemKind::kMessage;
   return absl::StrCat("{\"type\":\"", message ? "output_text" : "reasoning_text", "\"",
                       Field("text", item.text),
-                      message ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+                      message ? ",\"annotations\":[],\"logprobs\":[" + item.logprobs + "]}" : "}");
 }
 
 std::string ResponsesWriter::ItemJson(const Item& item) {

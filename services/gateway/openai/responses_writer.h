@@ -3,6 +3,7 @@
 #define QUARTET_SERVICES_GATEWAY_OPENAI_RESPONSES_WRITER_H_
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,10 +49,14 @@ class ResponsesWriter {
     std::string text;     // of a call its arguments
     std::string call_id;  // of a call, as its name
     std::string name;
+    std::string logprobs;     // of a message: the entries of its tokens
+    size_t scored_bytes = 0;  // that those tokens stand for
   };
 
   void OpenItem(ItemKind kind, std::string_view name, std::string* events);
   void AddText(std::string_view text, std::string* events);
+  // Moves tokens whose text begins in that of the last item from waiting_ to it; their entries.
+  std::string TakeLogprobs();
   void CloseItem(Status status, std::string* events);
   // An event about the item in work; `rest` begins with a comma.
   std::string ItemEvent(std::string_view type, std::string_view rest);
@@ -69,6 +74,9 @@ class ResponsesWriter {
   ChoiceUsage usage_;
   ChoiceFinish finish_;
   bool open_ = false;  // the last item is
+  // Tokens with log-probabilities whose text has not come yet: it is held while its meaning is
+  // open.
+  std::deque<ScoredToken> waiting_;
   std::vector<Item> items_;
 };
 

@@ -46,7 +46,9 @@ std::variant<Value, ApiError> ReadBody(std::string_view body, const TextContext&
   }
   std::optional<ApiError> error;
   Fields fields(value, "", &error);
-  CheckModel(fields, {.served_model_name = context.served_model_name}, &error);
+  CheckModel(fields,
+             {.served_model_name = context.served_model_name, .any_model = context.any_model},
+             &error);
   if (error) return *std::move(error);
   return parsed;
 }
@@ -103,7 +105,8 @@ void Answer(GatewayCore* core, TextHandler handler, std::shared_ptr<HttpCall> ca
          // Until the engine has said what it serves, what the model could.
          .max_model_len =
              served > 0 ? served : static_cast<uint32_t>(model->defaults.max_position_embeddings),
-         .trust_content_tokens = core->options().trust_content_tokens});
+         .trust_content_tokens = core->options().trust_content_tokens,
+         .any_model = core->options().any_model});
     if (auto* error = std::get_if<ApiError>(&result)) {
       call->Reply(ApiErrorReply(*error));
     } else {

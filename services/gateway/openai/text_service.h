@@ -20,6 +20,7 @@ struct TextContext {
   std::string served_model_name;
   uint32_t max_model_len = 0;  // tokens; it bounds what is worth encoding
   bool trust_content_tokens = false;
+  bool any_model = false;  // requests may name any
 };
 
 // Each makes the body of an answer from the body of a request, with the same prompt builder and

@@ -79,8 +79,7 @@ std::variant<Prepared, ApiError> PrepareTranslated(const TranslatedChat& chat,
 std::variant<uint32_t, ApiError> CountPromptTokens(const TranslatedChat& chat,
                                                    const PrepareContext& context) {
   const Value body = chat.Body();
-  auto fields =
-      ParseChatFields(body, {context.served_model_name, context.model->defaults.end.vocab_size});
+  auto fields = ParseChatFields(body, LimitsOf(context));
   if (auto* error = std::get_if<ApiError>(&fields)) return chat.InItsWords(std::move(*error));
   text::ChatPromptOptions options;
   options.trust_content_tokens = context.trust_content_tokens;

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/common/log.h"
 #include "services/gateway/routing/generation_metrics.h"
+#include "services/gateway/text/utf8.h"
 
 namespace quartet::gateway {
 namespace {
@@ -54,6 +56,31 @@ class Charging final : public GenerationObserver {
   std::vector<int64_t> charged_;  // of each choice
 };
 
+// Names are the client's text, so few of them are shown, and of each a part.
+std::string Names(const std::vector<std::string>& names) {
+  constexpr size_t kNamesMax = 10;
+  constexpr size_t kNameBytesMax = 40;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kNamesMax); ++i) {
+    absl::StrAppend(&out, i ? ", " : "",
+                    text::ReplaceIllFormedUtf8(names[i].substr(0, kNameBytesMax)));
+  }
+  if (names.size() > kNamesMax) absl::StrAppend(&out, " and ", names.size() - kNamesMax, " more");
+  return out;
+}
+
+void LogIgnored(const GenerationPlan& plan) {
+  if (!plan.ignored.samplers.empty()) {
+    LogWarning(absl::StrCat(
+        "request ", plan.request_id,
+        " asks for samplers that are not there, and goes without: ", Names(plan.ignored.samplers)));
+  }
+  if (!plan.ignored.unknown.empty()) {
+    LogDebug(absl::StrCat("request ", plan.request_id,
+                          " has unknown fields, which are ignored: ", Names(plan.ignored.unknown)));
+  }
+}
+
 }  // namespace
 
 GatewayCore::GatewayCore(GatewayOptions options, EngineClient* engine, TextPool* pool,
@@ -92,6 +119,7 @@ void GatewayCore::StartDraining() {
 std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
                                                std::shared_ptr<GenerationObserver> observer,
                                                std::string_view endpoint) {
+  LogIgnored(plan);
   metrics_
       ->GetHistogram("vllm:request_params_n", "Choices of a request", {1, 2, 5, 10, 20},
                      {{"model_name", options_.served_model_name}, {"engine", "0"}})

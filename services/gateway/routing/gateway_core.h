@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ struct GatewayOptions {
   std::string served_model_name;
   bool trust_content_tokens = false;
   bool share_cache_between_keys = false;  // cached prefixes
+  bool any_model = false;                 // requests may name any
+  bool stop_in_reasoning = false;         // stop strings are looked for there too
+  bool nonempty_content = false;          // AnswerTextOptions
   bool otel_metrics = false;              // OpenTelemetry's names beside our own
   KeyGate* keys = nullptr;                // whose keys are asked for; null: anybody may ask
 };

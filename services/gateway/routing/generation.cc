@@ -131,7 +131,9 @@ class Running final : public Generation, public std::enable_shared_from_this<Run
     tokens.logprobs.resize(std::min(tokens.logprobs.size(), output.ids.size()));
     for (size_t i = 0; i < tokens.logprobs.size(); ++i) {
       update.scored.push_back(Scored(output.ids[i], tokens.logprobs[i]));
-      update.scored.back().shown = choice.pipeline.IsShown(output.ids[i]);
+      ScoredToken& scored = update.scored.back();
+      scored.shown = choice.pipeline.IsShown(output.ids[i]);
+      scored.content = scored.shown && output.in_content[i];
     }
     Deliver(std::move(update), std::move(output));
     if (choice.pipeline.stopped()) {

@@ -26,8 +26,15 @@ struct ChoicePlan {
       0;  // index among the choices of one prompt: part of the key of the random numbers
 };
 
+// What a request asks for in vain, for the log.
+struct IgnoredFields {
+  std::vector<std::string> samplers;  // that other servers have
+  std::vector<std::string> unknown;
+};
+
 struct GenerationPlan {
   std::string request_id;
+  IgnoredFields ignored;
   std::vector<ChoicePlan> choices;  // at least one
   Sampling sampling;
   OutputOptions output;  // text.opens_think comes from the choice
@@ -69,8 +76,9 @@ struct ScoredId {
 
 // A token of the prompt or the output with its log-probability.
 struct ScoredToken : ScoredId {
-  bool first = false;  // of the prompt: it has no log-probability
-  bool shown = true;   // its text is part of the prompt's or the output's
+  bool first = false;    // of the prompt: it has no log-probability
+  bool shown = true;     // its text is part of the prompt's or the output's
+  bool content = false;  // ... and of what is neither reasoning nor a call
   std::vector<ScoredId> top;
 };
 

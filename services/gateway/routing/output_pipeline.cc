@@ -28,11 +28,13 @@ void OutputPipeline::Append(std::span<const int32_t> ids, Output* out) {
     if (stopped()) return;
     ++completion_tokens_;
     if (text_.in_reasoning()) ++reasoning_tokens_;
+    const bool in_content = text_.in_content();
     out->ids.push_back(id);
     text_.set_stops_active(completion_tokens_ > options_.min_tokens);
     if (!Holds(options_.end_ids, id) && !Holds(options_.stop_ids, id))
       text_.Append(detokenizer_.Append(id), &out->pieces);
-    if (!options_.text.stop.empty()) marks_.push_back({text_.content_bytes(), reasoning_tokens_});
+    out->in_content.push_back(in_content && text_.in_content());
+    if (!options_.text.stop.empty()) marks_.push_back({text_.searched_bytes(), reasoning_tokens_});
     if (text_.stopped_by_string()) NoteStop(out);
   }
 }
@@ -48,7 +50,7 @@ void OutputPipeline::Finish(text::OutputEnd end, Output* out) {
 // not count.
 void OutputPipeline::NoteStop(Output* out) {
   const auto last = std::find_if(marks_.begin(), marks_.end(), [this](const Mark& mark) {
-    return mark.content_bytes >= text_.stop_end();
+    return mark.searched_bytes >= text_.stop_end();
   });
   if (last == marks_.end()) return;  // the rest of the text was released by the end of the sequence
   const auto counted = static_cast<uint32_t>(last - marks_.begin()) + 1;
@@ -56,6 +58,7 @@ void OutputPipeline::NoteStop(Output* out) {
   completion_tokens_ -= std::min(completion_tokens_, void_tokens);
   reasoning_tokens_ = last->reasoning_tokens;
   out->ids.resize(out->ids.size() - std::min<size_t>(out->ids.size(), void_tokens));
+  out->in_content.resize(out->ids.size());
 }
 
 }  // namespace quartet::gateway

@@ -32,6 +32,7 @@ class OutputPipeline {
   struct Output {
     std::vector<text::TextPiece> pieces;  // neighbours of one kind are joined
     std::vector<int32_t> ids;             // the ids that count, of those given
+    std::vector<bool> in_content;         // as ids: content before the token and behind it
   };
   // Feeds ids in the order in which they were sampled. Once stopped() nothing more is taken.
   void Append(std::span<const int32_t> ids, Output* out);
@@ -51,7 +52,7 @@ class OutputPipeline {
   void NoteStop(Output* out);
 
   struct Mark {
-    uint64_t content_bytes;  // when the token was done
+    uint64_t searched_bytes;  // when the token was done
     uint32_t reasoning_tokens;
   };
 

@@ -20,8 +20,11 @@ struct AnswerTextOptions {
   bool opens_think = false;            // with split: the text starts as reasoning
   std::shared_ptr<const Tools> tools;  // with split: those that may be called; null for none
   bool one_call = false;               // the answer ends with the first complete call
-  std::vector<std::string> stop;       // looked for in each run of content, and nowhere else
+  std::vector<std::string> stop;       // looked for in each run of content
+  bool stop_in_reasoning = false;      // ... and of reasoning
   bool include_stop_string = false;
+  // An answer that ends by itself with nothing but reasoning says it once more as content.
+  bool nonempty_content = false;
 };
 
 // One choice's text, fed in pieces of any size; the result does not depend on the cuts. Used by one
@@ -46,19 +49,24 @@ class AnswerText {
   const std::string& stop_string() const { return matcher_.stop_string(); }
   uint32_t complete_calls() const { return complete_calls_; }
   bool in_reasoning() const { return splitter_ && splitter_->in_reasoning(); }
-  // Bytes of content so far, and, where a stop string was found, of the content up to its end: it
-  // may have been found some time after it had ended.
-  uint64_t content_bytes() const { return content_bytes_; }
+  bool in_content() const { return !splitter_ || splitter_->in_content(); }
+  // Bytes so far of the text in which stop strings are looked for, and, where one was found, up to
+  // its end: it may have been found some time after it had ended.
+  uint64_t searched_bytes() const { return searched_bytes_; }
   uint64_t stop_end() const { return matcher_.match_end(); }
 
  private:
   void Take(std::vector<TextPiece>* out);
+  void Search(const TextPiece& piece, std::vector<TextPiece>* out);
 
   const AnswerTextOptions options_;
   std::optional<OutputSplitter> splitter_;
   StopMatcher matcher_;
   std::vector<TextPiece> split_;
-  uint64_t content_bytes_ = 0;
+  TextKind run_ = TextKind::kContent;  // of the text that the matcher holds
+  uint64_t searched_bytes_ = 0;
+  bool only_reasoning_ = true;
+  std::string reasoning_;  // all of it; kept only for nonempty_content
   uint32_t complete_calls_ = 0;
   bool call_done_ = false;
   bool stops_active_ = true;

@@ -41,6 +41,7 @@ class OutputSplitter {
   // Whether the text fed so far ends in reasoning. A token counts as a reasoning token if this was
   // true before it was fed.
   bool in_reasoning() const { return state_ == State::kStart || state_ == State::kReasoning; }
+  bool in_content() const { return state_ == State::kContent; }
 
  private:
   enum class State { kStart, kReasoning, kContent, kCall };

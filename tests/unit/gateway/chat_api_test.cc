@@ -210,6 +210,32 @@ TEST_F(ChatApiTest, PublicBugReportsThatConcernThisServer) {
   EXPECT_EQ(checked, 2);
 }
 
+class ServerOptionsTest : public GatewayTest {};
+
+TEST_F(ServerOptionsTest, StopStringsInReasoningAndAnswersThatAreNeverEmpty) {
+  config_.stop_in_reasoning = true;
+  config_.nonempty_content = true;
+  Start();
+  const RawReply stopped = Chat(R"("stop":"think")");
+  EXPECT_EQ(At(stopped.body, "choices.0.message.reasoning_content"), "I ");
+  EXPECT_EQ(At(stopped.body, "choices.0.message.content"), "null");
+  EXPECT_EQ(At(stopped.body, "choices.0.stop_reason"), "think");
+  Answer("I think.");
+  const RawReply thought = Chat();
+  EXPECT_EQ(At(thought.body, "choices.0.message.content"), "I think.");
+  EXPECT_EQ(At(thought.body, "choices.0.message.reasoning_content"), "I think.");
+}
+
+TEST_F(ServerOptionsTest, AnyModelNameMayBeServed) {
+  config_.any_model_name = true;
+  Start();
+  const RawReply reply = Chat(R"("model":"gpt-9")");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(At(reply.body, "model"), "m") << "the answer says which it was";
+  EXPECT_EQ(At(Get("/v1/models/gpt-9").body, "id"), "m");
+  EXPECT_EQ(Post("/tokenize", R"({"prompt":"hi","model":"gpt-9"})").status, 200);
+}
+
 TEST_F(ChatApiTest, ModelsAreListedByTheirServedName) {
   const std::string list = Get("/v1/models").body;
   EXPECT_EQ(At(list, "object"), "list");
@@ -217,6 +243,7 @@ TEST_F(ChatApiTest, ModelsAreListedByTheirServedName) {
   EXPECT_EQ(At(list, "data.0.object"), "model");
   EXPECT_EQ(At(list, "data.0.max_model_len"), "4096");
   EXPECT_EQ(At(Get("/v1/models/m").body, "id"), "m");
+  EXPECT_EQ(At(Get("/v1/models/%6D").body, "id"), "m");
   const RawReply unknown = Get("/v1/models/x");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(At(unknown.body, "error.code"), "model_not_found");

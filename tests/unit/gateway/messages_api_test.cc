@@ -324,5 +324,28 @@ TEST_F(SilentMessagesTest, AStreamThatIsSilentSendsPings) {
   engine_->Release();
 }
 
+TEST_F(MessagesApiTest, ModelsHaveTheFormOfTheApiThatTheVersionHeaderNames) {
+  const std::string version = "anthropic-version: 2023-06-01\r\n";
+  const auto get = [&](const std::string& path) {
+    return testing::Fetch(address_, testing::GetText(path, version));
+  };
+  const std::string list = get("/v1/models").body;
+  EXPECT_EQ(At(list, "data.0.type"), "model");
+  EXPECT_EQ(At(list, "data.0.id"), "m");
+  EXPECT_EQ(At(list, "data.0.display_name"), "m");
+  EXPECT_THAT(At(list, "data.0.created_at"),
+              ContainsRegex("^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"));
+  EXPECT_EQ(At(list, "data.0.max_input_tokens"), "4096");
+  EXPECT_EQ(At(list, "data.1"), "<none>");
+  EXPECT_EQ(At(list, "has_more"), "false");
+  EXPECT_EQ(At(list, "first_id"), "m");
+  EXPECT_EQ(At(list, "last_id"), "m");
+  EXPECT_EQ(get("/v1/models/m").body, At(list, "data.0"));
+  const RawReply unknown = get("/v1/models/x");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(At(unknown.body, "type"), "error");
+  EXPECT_EQ(At(unknown.body, "error.type"), "not_found_error");
+}
+
 }  // namespace
 }  // namespace quartet::gateway

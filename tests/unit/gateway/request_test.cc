@@ -183,6 +183,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedByNameAndNeverIgnored) {
       {R"("reasoning_effort":3)", "reasoning_effort", "must be a string"},
       {R"("reasoning":"high")", "reasoning", "must be an object"},
       {R"("reasoning":{"max_tokens":-5})", "reasoning.max_tokens", "from 0"},
+      {R"("reasoning":{"enabled":"no"})", "reasoning.enabled", "must be true or false"},
+      {R"("thinking":{"type":1})", "thinking.type", "must be a string"},
       {R"("thinking_token_budget":"5")", "thinking_token_budget", "must be an integer"},
       {R"("thinking":{"type":"enabled","budget_tokens":-1})", "thinking.budget_tokens", "from 0"},
       {R"("chat_template":"{{x}}")", "chat_template", "not allowed"},
@@ -380,11 +382,37 @@ TEST(RequestFields, ValuesThatAskForNothingSpecialAreAccepted) {
     auto completion = Completion(fields);
     EXPECT_TRUE(std::holds_alternative<CompletionFields>(completion)) << fields;
   }
-  for (const char* fields :
-       {R"("logprobs":false,"top_logprobs":0)", R"("tools":[],"tool_choice":"none")",
-        R"("parallel_tool_calls":false)", R"("modalities":["text"],"include_reasoning":false)"}) {
+  for (
+      const char* fields :
+      {R"("logprobs":false,"top_logprobs":0)", R"("tools":[],"tool_choice":"none")",
+       R"("parallel_tool_calls":false)", R"("modalities":["text"],"include_reasoning":false)",
+       R"("modalities":[],"reasoning":{"enabled":true,"effort":"low"},"thinking":{"type":"enabled"})"}) {
     EXPECT_TRUE(std::holds_alternative<ChatFields>(Chat(fields))) << fields;
   }
+}
+
+TEST(RequestFields, WhatIsIgnoredIsKnownByName) {
+  const IgnoredFields of_chat =
+      std::get<ChatFields>(
+          Chat(
+              R"("typical_p":0.5,"mirostat":2,"xtc_probability":0.1,"dry_multiplier":0.8,"unheard_of":[1],)"
+              R"("metadata":{},"store":true,"tools":[],"reasoning":{},"temperature":1,"stream":false)"))
+          .ignored;
+  EXPECT_EQ(of_chat.samplers, (std::vector<std::string>{"typical_p", "mirostat", "xtc_probability",
+                                                        "dry_multiplier"}));
+  EXPECT_EQ(of_chat.unknown, (std::vector<std::string>{"unheard_of"}));
+  const IgnoredFields of_completion =
+      std::get<CompletionFields>(Completion(R"("messages":[],"tfs":1,"echo":true)")).ignored;
+  EXPECT_EQ(of_completion.samplers, (std::vector<std::string>{"tfs"}));
+  EXPECT_EQ(of_completion.unknown, (std::vector<std::string>{"messages"}));
+}
+
+TEST(RequestFields, AServerMayTakeAnyModelName) {
+  RequestLimits any = kLimits;
+  any.any_model = true;
+  const auto body = Json(R"({"model":"gpt-9","messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_TRUE(std::holds_alternative<ChatFields>(ParseChatFields(body, any)));
+  EXPECT_TRUE(std::holds_alternative<ApiError>(ParseChatFields(body, kLimits)));
 }
 
 TEST(RequestFields, MessagesMustBeAListThatHoldsSomething) {

@@ -166,6 +166,54 @@ TEST_F(ResponsesApiTest, CallsAreItems) {
   EXPECT_EQ(At(events.back(), "response.output.2.arguments"), "{\"a\": 2}");
 }
 
+// Bytes of the entries at `path`, joined, and how many there are.
+std::pair<std::string, size_t> Entries(const std::string& json, const std::string& path) {
+  std::string text;
+  for (size_t i = 0;; ++i) {
+    const std::string entry = absl::StrCat(path, ".", i);
+    if (At(json, entry) == "<none>") return {text, i};
+    text += At(json, entry + ".token");
+    EXPECT_NE(At(json, entry + ".bytes"), "<none>");
+    EXPECT_NE(At(json, entry + ".top_logprobs.1.token"), "<none>");
+    EXPECT_EQ(At(json, entry + ".top_logprobs.2"), "<none>");
+  }
+}
+
+TEST_F(ResponsesApiTest, LogprobsAreThoseOfTheTokensOfTheText) {
+  const size_t tokens = Ids("Hello there.").size();
+  const size_t before = Ids("I think.</think>").size();
+  const std::string wanted = R"("include":["message.output_text.logprobs"],"top_logprobs":2)";
+  for (const size_t burst : {1, 3, 100}) {
+    script()->ids_per_event = burst;
+    const RawReply reply = Respond(wanted);
+    const std::string path = "output.1.content.0.logprobs";
+    EXPECT_EQ(Entries(reply.body, path), std::pair(std::string("Hello there."), tokens)) << burst;
+    EXPECT_EQ(std::stof(At(reply.body, path + ".0.logprob")), testing::ScriptedLogprob(before))
+        << "reasoning has none";
+    EXPECT_EQ(At(reply.body, "top_logprobs"), "2");
+
+    const auto events = Stream(Respond(wanted + R"(,"stream":true)"));
+    std::string streamed;
+    for (const std::string& event : events) {
+      if (At(event, "type") == "response.output_text.delta") {
+        streamed += Entries(event, "logprobs").first;
+      } else if (At(event, "type") == "response.output_text.done") {
+        EXPECT_EQ(Entries(event, "logprobs").first, "Hello there.") << burst;
+      }
+    }
+    EXPECT_EQ(streamed, "Hello there.") << burst;
+    EXPECT_EQ(At(events.back(), "response." + path), At(reply.body, path)) << burst;
+  }
+  EXPECT_EQ(At(Respond().body, "output.1.content.0.logprobs"), "[]");
+}
+
+TEST_F(ResponsesApiTest, LogprobsOfTextBesideACallAreThoseOfTheText) {
+  Answer("</think>Now: " + kCall);
+  const RawReply reply = Respond(kTools + R"(,"top_logprobs":2)");
+  EXPECT_EQ(At(reply.body, "output.0.content.0.text"), "Now: ");
+  EXPECT_EQ(Entries(reply.body, "output.0.content.0.logprobs").first, "Now: ");
+}
+
 TEST_F(ResponsesApiTest, WhatIsCutOffIsIncomplete) {
   Answer("</think>" + kCall);
   const std::string cut = absl::StrCat(

@@ -98,6 +98,25 @@ TEST(ResponsesRequest, OtherFieldsGoByTheirNamesInChatRequests) {
       R"("messages":[{"role":"user","content":"x"}]})");
 }
 
+TEST(ResponsesRequest, WhatThisServerAddsToChatsItAddsHereToo) {
+  const std::string added =
+      R"("presence_penalty":1,"frequency_penalty":0.5,"repetition_penalty":1.5,"logit_bias":{"7":1},)"
+      R"("stop":["a"],"stop_token_ids":[3],"min_tokens":2,"ignore_eos":true,)"
+      R"("thinking_token_budget":9,"chat_template_kwargs":{"k":1},"request_id":"r","cache_salt":"s",)"
+      R"("cache_read_only":true,"priority":1,"ttft_deadline_ms":60000)";
+  EXPECT_EQ(Chat("\"input\":\"x\"," + added),
+            "{" + added + R"(,"messages":[{"role":"user","content":"x"}]})");
+}
+
+TEST(ResponsesRequest, LogprobsAreIncludedOrAskedForByTheirNumber) {
+  EXPECT_EQ(Chat(R"("input":"x","include":["message.output_text.logprobs"])"),
+            R"({"logprobs":true,"top_logprobs":0,"messages":[{"role":"user","content":"x"}]})");
+  EXPECT_EQ(Chat(R"("input":"x","top_logprobs":3)"),
+            R"({"logprobs":true,"top_logprobs":3,"messages":[{"role":"user","content":"x"}]})");
+  EXPECT_EQ(Chat(R"("input":"x","top_logprobs":0,"include":["reasoning.encrypted_content"])"),
+            R"({"messages":[{"role":"user","content":"x"}]})");
+}
+
 TEST(ResponsesRequest, WhatWouldNeedAStoreIsRefusedByName) {
   EXPECT_THAT(Chat(R"("input":"x","previous_response_id":"resp_1")"),
               HasSubstr("previous_response_id: is not supported: responses are not stored"));
@@ -127,9 +146,9 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
   EXPECT_THAT(Chat(R"("input":"x","tool_choice":{"type":"file_search"})"),
               HasSubstr("tool_choice: must be"));
   EXPECT_THAT(Chat(R"("input":"x","truncation":"auto")"), HasSubstr("truncation: only"));
-  EXPECT_THAT(Chat(R"("input":"x","top_logprobs":3)"), HasSubstr("top_logprobs: is not"));
-  EXPECT_THAT(Chat(R"("input":"x","include":["message.output_text.logprobs"])"),
-              HasSubstr("include[0]: log-probabilities are not supported"));
+  EXPECT_THAT(Chat(R"("input":"x","top_logprobs":21)"), HasSubstr("top_logprobs: must be"));
+  EXPECT_THAT(Chat(R"("input":"x","include":"a")"), HasSubstr("include: must be a list"));
+  EXPECT_THAT(Chat(R"("input":"x","include":["a",7])"), HasSubstr("include[1]: must be a string"));
   EXPECT_THAT(Chat(R"("input":"x","text":{"format":{}})"), HasSubstr("text.format.type: must be"));
 }
 

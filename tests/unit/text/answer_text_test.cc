@@ -74,6 +74,31 @@ TEST(AnswerText, AStopStringDoesNotReachAcrossACall) {
       << "the longer one cannot follow any more";
 }
 
+TEST(AnswerText, StopStringsMayBeLookedForInReasoningTooEachRunForItself) {
+  AnswerTextOptions options = WithTools({"END"});
+  options.opens_think = true;
+  options.stop_in_reasoning = true;
+  EXPECT_EQ(AnswerOf("an END b</think>c", options), (Answer{{"an ", "", {}}, "string END", 0}));
+  EXPECT_EQ(AnswerOf("a EN</think>D b END", options),
+            (Answer{{"a EN", "D b ", {}}, "string END", 0}));
+  options.include_stop_string = true;
+  EXPECT_EQ(AnswerOf("an END b", options), (Answer{{"an END", "", {}}, "string END", 0}));
+}
+
+TEST(AnswerText, AnAnswerOfNothingButReasoningMayBeSaidAsContent) {
+  AnswerTextOptions options = WithTools();
+  options.opens_think = true;
+  options.nonempty_content = true;
+  EXPECT_EQ(AnswerOf("only this", options), (Answer{{"only this", "only this", {}}, "", 0}));
+  EXPECT_EQ(AnswerOf("this</think>and that", options), (Answer{{"this", "and that", {}}, "", 0}));
+  EXPECT_EQ(AnswerOf("this" + kCall, options), (Answer{{"this", "", {kParsed}}, "", 1}));
+  AnswerText cut(options);
+  std::vector<TextPiece> pieces;
+  cut.Append("cut off", &pieces);
+  cut.Finish(OutputEnd::kLength, &pieces);
+  EXPECT_EQ(ToMessage(pieces).content, "") << "it might have gone on to content";
+}
+
 TEST(AnswerText, WithOneCallTheAnswerEndsBehindIt) {
   AnswerTextOptions options = WithTools();
   options.one_call = true;
