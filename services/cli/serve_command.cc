@@ -70,6 +70,7 @@ struct ServeFlags {
   std::optional<int> text_threads;
   std::optional<std::string> api_key_file;
   std::optional<int64_t> key_requests;
+  std::optional<int64_t> key_tokens;
   std::optional<int64_t> key_requests_per_minute;
   std::optional<int64_t> key_tokens_per_minute;
   std::optional<std::string> cors_allow_origin;
@@ -178,6 +179,7 @@ ClusterSpec MakeCluster(const ServeFlags& flags, const fs::path& programs,
   Append(gateway.argv, "--text-threads", flags.text_threads);
   Append(gateway.argv, "--api-key-file", flags.api_key_file);
   Append(gateway.argv, "--key-requests", flags.key_requests);
+  Append(gateway.argv, "--key-tokens", flags.key_tokens);
   Append(gateway.argv, "--key-requests-per-minute", flags.key_requests_per_minute);
   Append(gateway.argv, "--key-tokens-per-minute", flags.key_tokens_per_minute);
   Append(gateway.argv, "--cors-allow-origin", flags.cors_allow_origin);
@@ -330,6 +332,9 @@ void AddServeCommand(CLI::App& app, Command* chosen) {
   add("--api-key-file", flags->api_key_file,
       "File of the API keys that are taken, lines made by `quartet key`");
   add("--key-requests", flags->key_requests, "Requests of one API key at a time; 0: any number");
+  add("--key-tokens", flags->key_tokens,
+      "Tokens of the requests of one API key at a time, prompts and the most that may be answered; "
+      "0: any number");
   add("--key-requests-per-minute", flags->key_requests_per_minute,
       "Requests of one API key in a minute; 0: any number");
   add("--key-tokens-per-minute", flags->key_tokens_per_minute,

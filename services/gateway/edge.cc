@@ -87,19 +87,9 @@ bool IsOpenPath(std::string_view path) {
 }
 
 HttpReply RefusalReply(std::string_view path, const KeyRefusal& refusal) {
-  HttpReply reply;
-  ApiError error{.status = 401, .message = refusal.message, .code = "invalid_api_key"};
-  if (refusal.reason == KeyRefusal::Reason::kLimit) {
-    error.status = 429;
-    error.code = "rate_limit_exceeded";
-    reply.headers.emplace_back(
-        "Retry-After",
-        absl::StrCat(absl::ToInt64Seconds(absl::Ceil(refusal.retry_after, absl::Seconds(1)))));
-  } else {
-    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
-  }
-  reply.status = error.status;
-  reply.body = EdgeErrorJson(path, error);
+  const ApiError error = FromKeyRefusal(refusal);
+  HttpReply reply = ErrorReplyWith(error, EdgeErrorJson(path, error));
+  if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   return reply;
 }
 

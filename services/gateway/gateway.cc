@@ -10,6 +10,7 @@
 #include "services/common/admin_server.h"
 #include "services/common/log.h"
 #include "services/common/metrics.h"
+#include "services/gateway/access/key_file.h"
 #include "services/gateway/edge.h"
 #include "services/gateway/grpc/grpc_server.h"
 #include "services/gateway/openai/openai_service.h"
@@ -30,7 +31,7 @@ std::string FolderName(const std::string& path) {
 
 class Running final : public Gateway {
  public:
-  Running(const GatewayConfig& config, std::unique_ptr<KeyGate> keys, const StatusChannel* status)
+  Running(const GatewayConfig& config, std::unique_ptr<KeyFile> keys, const StatusChannel* status)
       : config_(config),
         keys_(std::move(keys)),
         status_(status),
@@ -51,8 +52,18 @@ class Running final : public Gateway {
                        .stop_in_reasoning = config_.stop_in_reasoning,
                        .nonempty_content = config_.nonempty_content,
                        .otel_metrics = config_.otel_metrics,
-                       .keys = keys_.get()},
+                       .keys = keys_ ? keys_->gate() : nullptr},
         engine_.get(), pool_.get(), metrics_.get());
+    if (keys_) {
+      keys_->Watch(config_.key_file_interval, [](const absl::Status& status, size_t keys) {
+        if (status.ok()) {
+          LogInfo(absl::StrCat("the API keys have been read again: ", keys, " in force"));
+        } else {
+          LogError(absl::StrCat("--api-key-file: ", status.message(), "; the ", keys,
+                                " keys of before stay in force"));
+        }
+      });
+    }
   }
 
   ~Running() override {
@@ -180,7 +191,7 @@ class Running final : public Gateway {
   }
 
   const GatewayConfig config_;
-  const std::unique_ptr<KeyGate> keys_;  // null: anybody may ask
+  const std::unique_ptr<KeyFile> keys_;  // null: anybody may ask
   const StatusChannel* const status_;
   std::mutex mutex_;
   bool engine_ready_ = false;
@@ -201,14 +212,14 @@ class Running final : public Gateway {
 
 absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const GatewayConfig& config,
                                                       const StatusChannel* status) {
-  std::unique_ptr<KeyGate> keys;
+  std::unique_ptr<KeyFile> keys;
   if (!config.api_key_file.empty()) {
-    auto loaded = ApiKeys::Load(config.api_key_file, config.key_limits);
+    auto loaded = KeyFile::Open(config.api_key_file, config.key_limits);
     if (!loaded.ok()) {
       return absl::Status(loaded.status().code(),
                           absl::StrCat("--api-key-file: ", loaded.status().message()));
     }
-    keys = std::make_unique<KeyGate>(*std::move(loaded));
+    keys = *std::move(loaded);
   }
   auto gateway = std::make_unique<Running>(config, std::move(keys), status);
   if (absl::Status started = gateway->Start(); !started.ok()) return started;

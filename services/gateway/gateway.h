@@ -29,6 +29,7 @@ struct GatewayConfig {
   bool otel_metrics = false;
   std::string api_key_file;  // empty: anybody may ask
   KeyLimits key_limits;      // of keys whose line in the file says nothing else
+  absl::Duration key_file_interval = absl::Seconds(2);  // between looks at the file
   int text_threads = 2;
   absl::Duration poll_interval = absl::Milliseconds(500);
   HttpServerOptions http;  // `listen` and limits; the hooks are set by the gateway

@@ -106,12 +106,15 @@ int Main(int argc, char** argv) {
        "an answer that ends with nothing but reasoning says it once more as content");
   flag("--otel-metrics", config.otel_metrics,
        "metrics under the names of OpenTelemetry's conventions for generative AI too");
-  option(
-      "--api-key-file", config.api_key_file,
-      "file of the API keys that are taken, lines made by `quartet key`; empty = no key is asked "
-      "for");
+  option("--api-key-file", config.api_key_file,
+         "file of the API keys that are taken, lines made by `quartet key`, read again when it "
+         "changes; empty = no key is asked for");
   option("--key-requests", config.key_limits.requests,
          "requests of one API key at a time; 0 = any number")
+      ->check(CLI::NonNegativeNumber);
+  option("--key-tokens", config.key_limits.tokens,
+         "tokens of the requests of one API key at a time: prompts, and the most that may be "
+         "answered; 0 = any number")
       ->check(CLI::NonNegativeNumber);
   option("--key-requests-per-minute", config.key_limits.requests_per_minute,
          "requests of one API key in a minute; 0 = any number")

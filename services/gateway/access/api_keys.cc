@@ -14,14 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/gateway/text/absl_strings.h"
-#include "services/gateway/text/files.h"
 
 namespace quartet::gateway {
 namespace {
 
 using text::Av;
 
-constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kNameBytesMax = 64;
 constexpr size_t kSaltBytes = 16;
 constexpr int64_t kLimitMax = 1'000'000'000'000;
@@ -50,12 +48,13 @@ absl::Status ReadLimit(absl::string_view word, KeyLimits* limits) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(word, absl::MaxSplits('=', 1));
   int64_t* target = parts.first == "requests"              ? &limits->requests
+                    : parts.first == "tokens"              ? &limits->tokens
                     : parts.first == "requests-per-minute" ? &limits->requests_per_minute
                     : parts.first == "tokens-per-minute"   ? &limits->tokens_per_minute
                                                            : nullptr;
   if (target == nullptr) {
     return Wrong(
-        "an unknown word stands behind the digest; right would be requests=N, "
+        "an unknown word stands behind the digest; right would be requests=N, tokens=N, "
         "requests-per-minute=N or tokens-per-minute=N");
   }
   int64_t value = 0;
@@ -139,12 +138,6 @@ absl::StatusOr<ApiKeys> ApiKeys::Parse(std::string_view text, std::string_view f
         absl::StrCat(Av(file), " holds no key; `quartet key` makes a line from one"));
   }
   return keys;
-}
-
-absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& file, const KeyLimits& defaults) {
-  const absl::StatusOr<std::string> text = text::ReadSmallFile(file, kFileBytesMax);
-  if (!text.ok()) return text.status();
-  return Parse(*text, file, defaults);
 }
 
 std::optional<size_t> ApiKeys::Find(std::string_view key) const {

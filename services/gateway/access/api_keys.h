@@ -18,11 +18,13 @@ namespace quartet::gateway {
 // What one key may use; 0 = any amount.
 struct KeyLimits {
   int64_t requests = 0;  // at a time
+  int64_t tokens = 0;    // of those requests: their prompts, and the most that they may answer
   int64_t requests_per_minute = 0;
   int64_t tokens_per_minute = 0;  // of prompts and answers together
 };
 
 inline constexpr size_t kApiKeysMax = 1000;
+inline constexpr size_t kApiKeyFileBytesMax = 1 << 20;
 // Shorter keys could be found by trying: a salted SHA-256 is quick to compute.
 inline constexpr size_t kApiKeyBytesMin = 16;
 inline constexpr size_t kApiKeyBytesMax = 512;
@@ -31,12 +33,12 @@ inline constexpr size_t kApiKeyBytesMax = 512;
 class ApiKeys {
  public:
   // A file of lines `name:salt:digest`, both in hex, the digest that of SHA-256 over the salt's
-  // bytes and the key; behind it may stand limits of this key: `requests=2 requests-per-minute=60
-  // tokens-per-minute=100000`. What a line does not say comes from `defaults`. Empty lines and
-  // those that begin with # are skipped. `file` stands for the file in errors.
+  // bytes and the key; behind it may stand limits of this key: `requests=2 tokens=20000
+  // requests-per-minute=60 tokens-per-minute=100000`. What a line does not say comes from
+  // `defaults`. Empty lines and those that begin with # are skipped. `file` stands for the file in
+  // errors.
   static absl::StatusOr<ApiKeys> Parse(std::string_view text, std::string_view file,
                                        const KeyLimits& defaults);
-  static absl::StatusOr<ApiKeys> Load(const std::string& file, const KeyLimits& defaults);
 
   // Which key this is. Looks at all of them and compares whole digests, so that the time says
   // nothing about how near a guess came.

@@ -47,10 +47,19 @@ class KeyGate {
   std::variant<std::shared_ptr<KeyLease>, KeyRefusal> Admit(std::string_view authorization,
                                                             bool counted);
 
+  // Holds `tokens` of what the caller's requests may have at a time, until the result is let go of
+  // (null if there is nothing to give back). A request that alone asks for more than the limit has
+  // its turn when nothing else is held. `caller` as below.
+  std::variant<std::shared_ptr<void>, KeyRefusal> HoldTokens(uint64_t caller, int64_t tokens);
+
   // Takes `tokens` from what the caller may use in a minute. They are known only afterwards, so the
   // rest may fall below zero; then the next requests wait until that is made up for. `caller` is
   // the FairKey of a header that was admitted; others are ignored.
   void ChargeTokens(uint64_t caller, int64_t tokens);
+
+  // Lets these keys through from now on. What a key of the same name has used stays used, and
+  // requests that are at work go on, whosever they are.
+  void Replace(ApiKeys keys);
 
  private:
   // Fills up evenly, `per_minute` in a minute, to at most that many.
@@ -62,23 +71,30 @@ class KeyGate {
     absl::Duration Wait(int64_t per_minute) const;
   };
   struct Usage {
+    KeyLimits limits;
     std::multiset<absl::Duration> open;  // when the requests at work began
     absl::Duration typical;              // how long requests took, later ones counting more
+    int64_t held_tokens = 0;
     Bucket requests;
     Bucket tokens;
   };
-  // Shared with the leases.
+  struct Table {
+    ApiKeys keys;
+    std::vector<std::shared_ptr<Usage>> usage;  // of each key
+  };
+  // Shared with the leases. All of it, and every Usage, under the mutex; the keys of a table do not
+  // change.
   struct Ledger {
     std::mutex mutex;
-    std::vector<Usage> usage;           // of each key
-    std::map<uint64_t, size_t> caller;  // FairKey to key; at most one for each key
+    std::shared_ptr<const Table> table;
+    std::map<uint64_t, std::shared_ptr<Usage>> caller;  // by FairKey
   };
   class Lease;
+  class Hold;
 
   static absl::Duration SteadyNow();
   static absl::Duration WaitForPlace(const Usage& usage, absl::Duration now);
 
-  const ApiKeys keys_;
   const Clock clock_;
   const std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };

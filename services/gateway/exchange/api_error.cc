@@ -64,6 +64,17 @@ ApiError FromEngineStatus(const absl::Status& status, bool admitted) {
   }
 }
 
+ApiError FromKeyRefusal(const KeyRefusal& refusal) {
+  if (refusal.reason != KeyRefusal::Reason::kLimit) {
+    return {.status = 401, .message = refusal.message, .code = "invalid_api_key"};
+  }
+  return {.status = 429,
+          .message = refusal.message,
+          .code = "rate_limit_exceeded",
+          .retry_after_s = static_cast<int>(
+              absl::ToInt64Seconds(absl::Ceil(refusal.retry_after, absl::Seconds(1))))};
+}
+
 ApiError NotReadyError() {
   return {
       .status = 503,

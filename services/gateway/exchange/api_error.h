@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "services/gateway/access/key_gate.h"
 #include "services/gateway/http/http_call.h"
 
 namespace quartet::gateway {
@@ -23,6 +24,8 @@ std::string ClientMessage(const ApiError& error);
 HttpReply ErrorReplyWith(const ApiError& error, std::string body);
 // What an error of the engine means to a client. `admitted`: the engine had begun to work.
 ApiError FromEngineStatus(const absl::Status& status, bool admitted);
+// What the gate's refusal means to a client.
+ApiError FromKeyRefusal(const KeyRefusal& refusal);
 // Says nothing about addresses inside: that is for operators.
 ApiError NotReadyError();
 

@@ -130,6 +130,10 @@ class Exchange final : public GenerationObserver, public std::enable_shared_from
       return;
     }
     plan->request_id = request_id_;
+    if (const auto refusal = core_->HoldTokens(plan)) {
+      call_->Reply(answer_->ErrorReply(FromKeyRefusal(*refusal)));
+      return;
+    }
     Start(std::move(*plan));
   }
 

@@ -59,16 +59,9 @@ std::variant<std::shared_ptr<KeyLease>, ApiError> Admit(KeyGate* keys,
   if (keys == nullptr) return std::shared_ptr<KeyLease>();
   auto result = keys->Admit(authorization, counted);
   if (auto* lease = std::get_if<std::shared_ptr<KeyLease>>(&result)) return std::move(*lease);
-  const KeyRefusal& refusal = std::get<KeyRefusal>(result);
-  if (refusal.reason != KeyRefusal::Reason::kLimit) {
-    return ApiError{
-        .status = 401,
-        .message = absl::StrCat(refusal.message, " (metadata authorization: Bearer KEY)")};
-  }
-  return ApiError{.status = 429,
-                  .message = refusal.message,
-                  .retry_after_s = static_cast<int>(
-                      absl::ToInt64Seconds(absl::Ceil(refusal.retry_after, absl::Seconds(1))))};
+  ApiError error = FromKeyRefusal(std::get<KeyRefusal>(result));
+  if (error.status == 401) error.message += " (metadata authorization: Bearer KEY)";
+  return error;
 }
 
 // One Generate call. Kept alive by gRPC until OnDone, and by the pool's job and the generation
@@ -184,6 +177,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     Prepared& prepared = std::get<Prepared>(result);
     style_ = prepared.style;
     if (prepared.plan.request_id.empty()) prepared.plan.request_id = RandomId("req_");
+    if (const auto refusal = core_->HoldTokens(&prepared.plan)) {
+      Fail(FromKeyRefusal(*refusal));
+      return;
+    }
     auto generation = core_->Start(std::move(prepared.plan), shared_from_this(), "grpc");
     bool cancelled = false;
     bool resume = false;

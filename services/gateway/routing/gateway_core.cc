@@ -26,8 +26,9 @@ void RandomBytes(void* to, size_t size) {
 // engine has taken it, those of the answer as they come.
 class Charging final : public GenerationObserver {
  public:
-  Charging(std::shared_ptr<GenerationObserver> inner, KeyGate* keys, uint64_t caller)
-      : inner_(std::move(inner)), keys_(keys), caller_(caller) {}
+  Charging(std::shared_ptr<GenerationObserver> inner, KeyGate* keys, uint64_t caller,
+           std::shared_ptr<void> held)
+      : inner_(std::move(inner)), keys_(keys), caller_(caller), held_(std::move(held)) {}
 
   void OnAdmitted(uint32_t choice, const ChoiceUsage& usage) override {
     Charge(choice, usage);
@@ -37,8 +38,13 @@ class Charging final : public GenerationObserver {
     Charge(update.choice, update.usage);
     return inner_->OnUpdate(std::move(update));
   }
-  void OnFinished() override { inner_->OnFinished(); }
+  // What is held is let go before the client learns of the end, so that it may ask again at once.
+  void OnFinished() override {
+    held_.reset();
+    inner_->OnFinished();
+  }
   void OnError(const absl::Status& status, bool admitted) override {
+    held_.reset();
     inner_->OnError(status, admitted);
   }
 
@@ -53,6 +59,7 @@ class Charging final : public GenerationObserver {
   const std::shared_ptr<GenerationObserver> inner_;
   KeyGate* const keys_;
   const uint64_t caller_;
+  std::shared_ptr<void> held_;
   std::vector<int64_t> charged_;  // of each choice
 };
 
@@ -116,6 +123,18 @@ void GatewayCore::StartDraining() {
   draining_ = true;
 }
 
+std::optional<KeyRefusal> GatewayCore::HoldTokens(GenerationPlan* plan) const {
+  if (options_.keys == nullptr) return std::nullopt;
+  int64_t tokens = 0;
+  for (const ChoicePlan& choice : plan->choices) {
+    tokens += static_cast<int64_t>(choice.prompt_ids.size()) + choice.max_tokens;
+  }
+  auto result = options_.keys->HoldTokens(plan->scheduling.fair_key, tokens);
+  if (auto* refusal = std::get_if<KeyRefusal>(&result)) return std::move(*refusal);
+  plan->held_tokens = std::get<std::shared_ptr<void>>(std::move(result));
+  return std::nullopt;
+}
+
 std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
                                                std::shared_ptr<GenerationObserver> observer,
                                                std::string_view endpoint) {
@@ -125,8 +144,8 @@ std::shared_ptr<Generation> GatewayCore::Start(GenerationPlan plan,
                      {{"model_name", options_.served_model_name}, {"engine", "0"}})
       .Observe(static_cast<double>(plan.choices.size()));
   if (options_.keys != nullptr) {
-    observer =
-        std::make_shared<Charging>(std::move(observer), options_.keys, plan.scheduling.fair_key);
+    observer = std::make_shared<Charging>(std::move(observer), options_.keys,
+                                          plan.scheduling.fair_key, std::move(plan.held_tokens));
   }
   auto generation = StartGeneration(engine_, model(), std::move(plan),
                                     ObserveGeneration(std::move(observer), metrics_,

@@ -52,6 +52,10 @@ class GatewayCore {
   // From now on new requests are refused.
   void StartDraining();
 
+  // Holds for the plan the tokens that its choices may need, out of what the caller's key may have
+  // at a time; why not, if that is too much. Belongs before Start.
+  std::optional<KeyRefusal> HoldTokens(GenerationPlan* plan) const;
+
   // Starts a generation that AbortAll reaches. `endpoint` is a metrics label.
   std::shared_ptr<Generation> Start(GenerationPlan plan,
                                     std::shared_ptr<GenerationObserver> observer,

@@ -46,6 +46,7 @@ struct GenerationPlan {
   std::string cache_salt;
   bool cache_read_only = false;
   Scheduling scheduling;
+  std::shared_ptr<void> held_tokens;  // KeyGate::HoldTokens; let go when the generation ends
 };
 
 // kCall: the one call that was allowed is complete.

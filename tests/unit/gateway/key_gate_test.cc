@@ -16,13 +16,24 @@ const std::string kBob = "Bearer key-of-bob-0123456789";
 
 class KeyGateTest : public ::testing::Test {
  protected:
-  void Limit(const KeyLimits& limits) {
+  using Names = std::vector<std::pair<std::string, std::string>>;  // with their headers
+  static ApiKeys Keys(const KeyLimits& limits,
+                      const Names& names = {{"ann", kAnn}, {"bob", kBob}}) {
     std::string file;
-    for (const auto& [name, header] : {std::pair("ann", kAnn), std::pair("bob", kBob)}) {
+    for (const auto& [name, header] : names) {
       absl::StrAppend(&file, *MakeApiKeyLine(name, BearerKey(header)), "\n");
     }
-    gate_ =
-        std::make_unique<KeyGate>(*ApiKeys::Parse(file, "keys", limits), [this] { return now_; });
+    return *ApiKeys::Parse(file, "keys", limits);
+  }
+  void Limit(const KeyLimits& limits) {
+    gate_ = std::make_unique<KeyGate>(Keys(limits), [this] { return now_; });
+  }
+  // What holds the tokens, or null if they were refused.
+  std::shared_ptr<void> HoldTokens(const std::string& header, int64_t tokens) {
+    auto result = gate_->HoldTokens(FairKey(header, ""), tokens);
+    if (auto* held = std::get_if<std::shared_ptr<void>>(&result)) return std::move(*held);
+    refusal_ = std::get<KeyRefusal>(std::move(result));
+    return nullptr;
   }
 
   // The lease, or null if the request was refused.
@@ -136,6 +147,80 @@ TEST_F(KeyGateTest, OfSeveralLimitsTheOneThatHoldsLongestIsNamed) {
   EXPECT_EQ(Admit(kAnn), nullptr);
   EXPECT_THAT(refusal_.message, HasSubstr("60 tokens in a minute"));
   EXPECT_NEAR(absl::ToDoubleSeconds(refusal_.retry_after), 121, 1e-3);
+}
+
+TEST_F(KeyGateTest, TokensAtATimeAreHeldAndGivenBack) {
+  Limit({.tokens = 1000});
+  const std::vector<std::shared_ptr<KeyLease>> leases = {Admit(kAnn), Admit(kBob)};
+  auto most = HoldTokens(kAnn, 900);
+  ASSERT_NE(most, nullptr);
+  EXPECT_EQ(HoldTokens(kAnn, 101), nullptr);
+  EXPECT_EQ(refusal_.reason, KeyRefusal::Reason::kLimit);
+  EXPECT_THAT(refusal_.message, HasSubstr("1000 tokens of requests at a time; 900 are at work"));
+  EXPECT_GE(refusal_.retry_after, absl::Seconds(1));
+  const auto rest = HoldTokens(kAnn, 100);
+  EXPECT_NE(rest, nullptr) << "what is refused holds nothing";
+  EXPECT_NE(HoldTokens(kBob, 1000), nullptr) << "every key has its own";
+  most.reset();
+  EXPECT_NE(HoldTokens(kAnn, 900), nullptr);
+}
+
+TEST_F(KeyGateTest, ARequestThatIsLargerThanTheLimitHasItsTurnAlone) {
+  Limit({.tokens = 1000});
+  const auto lease = Admit(kAnn);
+  auto small = HoldTokens(kAnn, 1);
+  EXPECT_EQ(HoldTokens(kAnn, 5000), nullptr);
+  small.reset();
+  auto large = HoldTokens(kAnn, 5000);
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(HoldTokens(kAnn, 1), nullptr);
+}
+
+TEST_F(KeyGateTest, TokensOfWhomItDoesNotKnowAreNotHeld) {
+  Limit({.tokens = 1});
+  auto result = gate_->HoldTokens(0, 100);
+  ASSERT_TRUE(std::holds_alternative<std::shared_ptr<void>>(result));
+  EXPECT_EQ(std::get<std::shared_ptr<void>>(result), nullptr);
+}
+
+TEST_F(KeyGateTest, OtherKeysTakeTheirPlaceAndThoseWithTheSameNameKeepWhatTheyHaveUsed) {
+  Limit({.requests = 1, .requests_per_minute = 10});
+  auto ann = Admit(kAnn);
+  auto bob = Admit(kBob);
+  const std::string eve = "Bearer key-of-eve-0123456789";
+  const std::string ann_later = "Bearer key-of-ann-9876543210";
+  gate_->Replace(
+      Keys({.requests = 1, .requests_per_minute = 10}, {{"ann", ann_later}, {"eve", eve}}));
+  EXPECT_EQ(Admit(kBob), nullptr);
+  EXPECT_EQ(refusal_.reason, KeyRefusal::Reason::kWrongKey);
+  EXPECT_NE(Admit(eve), nullptr);
+  EXPECT_EQ(Admit(ann_later), nullptr) << "her request is still at work";
+  EXPECT_THAT(refusal_.message, HasSubstr("1 requests at a time"));
+  ann.reset();
+  bob.reset();
+  EXPECT_NE(Admit(ann_later), nullptr);
+}
+
+TEST_F(KeyGateTest, AnotherLimitBeginsAnew) {
+  Limit({});
+  for (int i = 0; i < 50; ++i) EXPECT_NE(Admit(kAnn), nullptr);
+  gate_->Replace(Keys({.requests_per_minute = 2}));
+  EXPECT_NE(Admit(kAnn), nullptr) << "what was free is not charged afterwards";
+  EXPECT_NE(Admit(kAnn), nullptr);
+  EXPECT_EQ(Admit(kAnn), nullptr);
+  gate_->Replace(Keys({.requests_per_minute = 2}));
+  EXPECT_EQ(Admit(kAnn), nullptr) << "the same limit goes on";
+  gate_->Replace(Keys({}));
+  EXPECT_NE(Admit(kAnn), nullptr);
+}
+
+TEST_F(KeyGateTest, TokensOfRequestsAtWorkAreChargedAfterTheKeysWereReadAgain) {
+  Limit({.tokens_per_minute = 60});
+  const auto lease = Admit(kAnn);
+  gate_->Replace(Keys({.tokens_per_minute = 60}));
+  gate_->ChargeTokens(FairKey(kAnn, ""), 60);
+  EXPECT_EQ(Admit(kAnn), nullptr);
+  EXPECT_THAT(refusal_.message, HasSubstr("60 tokens in a minute"));
 }
 
 TEST_F(KeyGateTest, ALeaseMayOutliveTheGate) {

@@ -136,6 +136,64 @@ TEST_F(KeysApiTest, TokensOfPromptsAndAnswersCount) {
   EXPECT_THAT(At(reply.body, "error.message"), HasSubstr("10 tokens in a minute"));
 }
 
+TEST_F(KeysApiTest, TokensAtATimeAreThoseThatRequestsMayNeed) {
+  config_.key_limits = {.tokens = 200};
+  script()->hold_at = 1;
+  Start();
+  RawClient open(address_);
+  open.Send(
+      PostText("/v1/chat/completions", ChatBody(R"("stream":true,"max_tokens":150)"), kBearer));
+  EXPECT_EQ(open.ReadHead().status, 200);
+  const RawReply refused = ChatWith(kBearer, R"("max_tokens":150)");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(At(refused.body, "error.type"), "rate_limit_error");
+  EXPECT_EQ(At(refused.body, "error.code"), "rate_limit_exceeded");
+  EXPECT_THAT(At(refused.body, "error.message"), HasSubstr("200 tokens of requests at a time"));
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_EQ(engine_->seen().size(), 1u) << "the engine hears nothing of it";
+  const RawReply message =
+      Fetch(address_,
+            PostText("/v1/messages",
+                     R"({"max_tokens":150,"messages":[{"role":"user","content":"Hi"}]})", kApiKey));
+  EXPECT_EQ(message.status, 429);
+  EXPECT_EQ(At(message.body, "error.type"), "rate_limit_error");
+  engine_->Release();
+  while (!open.ReadEvent().empty()) {
+  }
+  EXPECT_EQ(ChatWith(kBearer, R"("max_tokens":150)").status, 200);
+  EXPECT_EQ(ChatWith(kBearer).status, 200) << "alone it may need the whole context";
+}
+
+TEST_F(KeysApiTest, WhoGoesAwayGivesBackWhatTheRequestHeld) {
+  config_.key_limits = {.tokens = 200};
+  script()->hold_at = 1;
+  Start();
+  {
+    RawClient gone(address_);
+    gone.Send(PostText("/v1/chat/completions", ChatBody(R"("stream":true)"), kBearer));
+    EXPECT_EQ(gone.ReadHead().status, 200);
+  }
+  EXPECT_TRUE(engine_->WaitFor([](const auto& seen) { return seen.at(0).cancelled; }));
+  engine_->Release();
+  while (ChatWith(kBearer, R"("max_tokens":150)").status != 200) {
+  }
+}
+
+TEST_F(KeysApiTest, TheFileIsReadAgainWhenItChanges) {
+  config_.key_file_interval = absl::Milliseconds(5);
+  Start();
+  constexpr char kBob[] = "Authorization: Bearer key-of-bob-0123456789\r\n";
+  EXPECT_EQ(ChatWith(kBob).status, 401);
+  std::ofstream(file_) << "no key at all\n";
+  const std::string next = file_ + ".next";
+  std::ofstream(next) << *MakeApiKeyLine("bob", "key-of-bob-0123456789") << "\n";
+  EXPECT_EQ(ChatWith(kBearer).status, 200) << "a file that is wrong changes nothing";
+  ASSERT_EQ(std::rename(next.c_str(), file_.c_str()), 0);
+  while (ChatWith(kBob).status != 200) {
+  }
+  EXPECT_EQ(ChatWith(kBearer).status, 401);
+}
+
 TEST_F(KeysApiTest, GrpcTakesTheSameKeys) {
   config_.key_limits = {.requests_per_minute = 1};
   Start();
@@ -168,6 +226,33 @@ TEST_F(KeysApiTest, GrpcTakesTheSameKeys) {
   EXPECT_TRUE(model(right).ok());
   EXPECT_TRUE(generate(right).ok());
   EXPECT_EQ(generate(right).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(KeysApiTest, GrpcRequestsHoldTokensToo) {
+  config_.key_limits = {.tokens = 200};
+  script()->hold_at = 1;
+  Start();
+  auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel(gateway_->grpc_address(), grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest request;
+  request.set_text("hi");
+  request.set_max_tokens(150);
+  const std::string right = absl::StrCat("Bearer ", kKey);
+  grpc::ClientContext first;
+  first.AddMetadata("authorization", right);
+  auto open = stub->Generate(&first, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(open->Read(&response));
+  grpc::ClientContext second;
+  second.AddMetadata("authorization", right);
+  auto refused = stub->Generate(&second, request);
+  EXPECT_FALSE(refused->Read(&response));
+  EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(second.GetServerTrailingMetadata().count("retry-after"), 1u);
+  engine_->Release();
+  while (open->Read(&response)) {
+  }
+  EXPECT_TRUE(open->Finish().ok());
 }
 
 TEST_F(KeysApiTest, AFileThatIsWrongKeepsTheGatewayFromStarting) {
