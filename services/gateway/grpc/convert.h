@@ -14,6 +14,9 @@ namespace quartet::gateway {
 std::variant<Prepared, ApiError> PrepareGenerate(const v1::GenerateRequest& request,
                                                  const PrepareContext& context);
 
+// The first message of a choice, where the ids of its prompt are asked for.
+v1::GenerateResponse PromptIds(uint32_t choice, const std::vector<int32_t>& ids);
+
 // The messages that carry an update: one for each run of text of one kind, the last with the
 // finish.
 std::vector<v1::GenerateResponse> ToResponses(const ChoiceUpdate& update, const AnswerStyle& style);

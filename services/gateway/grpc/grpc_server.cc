@@ -26,23 +26,30 @@ constexpr size_t kResumeAtBytes = 64 << 10;
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr absl::Duration kDeadlineMax = absl::Hours(24 * 365);
 
-grpc::Status ToGrpc(const ApiError& error) {
-  switch (error.status) {
+grpc::StatusCode CodeOf(int http_status) {
+  switch (http_status) {
     case 400:
-      return {grpc::StatusCode::INVALID_ARGUMENT, error.message};
+      return grpc::StatusCode::INVALID_ARGUMENT;
     case 401:
-      return {grpc::StatusCode::UNAUTHENTICATED, error.message};
+      return grpc::StatusCode::UNAUTHENTICATED;
     case 404:
-      return {grpc::StatusCode::NOT_FOUND, error.message};
+      return grpc::StatusCode::NOT_FOUND;
     case 429:
-      return {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message};
+      return grpc::StatusCode::RESOURCE_EXHAUSTED;
     case 503:
-      return {grpc::StatusCode::UNAVAILABLE, error.message};
+      return grpc::StatusCode::UNAVAILABLE;
     case 504:
-      return {grpc::StatusCode::DEADLINE_EXCEEDED, error.message};
+      return grpc::StatusCode::DEADLINE_EXCEEDED;
     default:
-      return {grpc::StatusCode::INTERNAL, error.message};
+      return grpc::StatusCode::INTERNAL;
   }
+}
+
+// A status has no place for the field, so the message begins with it.
+grpc::Status ToGrpc(const ApiError& error) {
+  const bool named = error.param.empty() || error.message.starts_with(error.param);
+  return {CodeOf(error.status),
+          named ? error.message : absl::StrCat(error.param, ": ", error.message)};
 }
 
 std::string Authorization(const grpc::CallbackServerContext& context) {
@@ -102,15 +109,17 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     }
   }
 
-  void OnAdmitted(uint32_t, const ChoiceUsage&) override {}
+  void OnAdmitted(uint32_t choice, const ChoiceUsage&) override {
+    std::lock_guard lock(mutex_);
+    if (end_ || choice >= prompt_ids_.size()) return;
+    Queue(PromptIds(choice, prompt_ids_[choice]));
+    Pump();
+  }
 
   bool OnUpdate(ChoiceUpdate update) override {
     std::lock_guard lock(mutex_);
     if (end_) return true;
-    for (v1::GenerateResponse& response : ToResponses(update, style_)) {
-      queued_bytes_ += response.ByteSizeLong();
-      queue_.push_back(std::move(response));
-    }
+    for (v1::GenerateResponse& response : ToResponses(update, style_)) Queue(std::move(response));
     Pump();
     if (queued_bytes_ < kPauseAtBytes) return true;
     paused_ = true;
@@ -176,6 +185,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     }
     Prepared& prepared = std::get<Prepared>(result);
     style_ = prepared.style;
+    prompt_ids_ = std::move(prepared.prompt_ids);
     if (prepared.plan.request_id.empty()) prepared.plan.request_id = RandomId("req_");
     if (const auto refusal = core_->HoldTokens(&prepared.plan)) {
       Fail(FromKeyRefusal(*refusal));
@@ -205,8 +215,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     if (end_) return;
     end_ = ToGrpc(error);
     // As long as the call is not finished its context is there.
-    if (error.retry_after_s > 0 && !finished_) {
-      context_->AddTrailingMetadata("retry-after", absl::StrCat(error.retry_after_s));
+    if (!finished_) {
+      if (error.retry_after_s > 0) {
+        context_->AddTrailingMetadata("retry-after", absl::StrCat(error.retry_after_s));
+      }
+      if (!error.code.empty()) context_->AddTrailingMetadata("error-code", error.code);
     }
     Pump();
   }
@@ -215,6 +228,12 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     std::lock_guard lock(mutex_);
     if (!end_) end_ = std::move(status);
     Pump();
+  }
+
+  // With mutex_ held.
+  void Queue(v1::GenerateResponse response) {
+    queued_bytes_ += response.ByteSizeLong();
+    queue_.push_back(std::move(response));
   }
 
   // With mutex_ held. What is being written stays until its write is done.
@@ -241,7 +260,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   const v1::GenerateRequest request_;
   const std::string authorization_;
   const absl::Time deadline_;
-  AnswerStyle style_;  // set before the generation starts
+  // Set before the generation starts.
+  AnswerStyle style_;
+  std::vector<std::vector<int32_t>> prompt_ids_;  // of each choice, where they are asked for
   std::shared_ptr<GenerateCall> self_;
 
   std::mutex mutex_;

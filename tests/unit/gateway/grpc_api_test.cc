@@ -25,7 +25,12 @@ class GrpcApiTest : public GatewayTest {
     std::string text;
     std::string reasoning;
     std::vector<int32_t> ids;
+    std::vector<int32_t> prompt_ids;
+    std::vector<v1::TokenLogprob> logprobs;
+    std::vector<v1::TokenLogprob> prompt_logprobs;
+    std::string calls;  // "id name(arguments)" of each, ids without their random part
     v1::GenerateResponse::Finish finish;
+    std::string error_code;
   };
   Result Generate(const v1::GenerateRequest& request) {
     Result result;
@@ -35,11 +40,38 @@ class GrpcApiTest : public GatewayTest {
     while (reader->Read(&response)) {
       result.text += response.text();
       result.reasoning += response.reasoning();
-      result.ids.insert(result.ids.end(), response.token_ids().begin(), response.token_ids().end());
+      const auto append = [](const auto& from, auto* to) {
+        to->insert(to->end(), from.begin(), from.end());
+      };
+      append(response.token_ids(), &result.ids);
+      append(response.prompt_token_ids(), &result.prompt_ids);
+      append(response.logprobs(), &result.logprobs);
+      append(response.prompt_logprobs(), &result.prompt_logprobs);
+      if (response.has_tool_call()) {
+        const v1::ToolCallDelta& call = response.tool_call();
+        if (!call.id().empty()) result.calls += call.id().substr(0, 5) + " " + call.name() + " ";
+        result.calls += call.arguments();
+      }
       if (response.has_finish()) result.finish = response.finish();
     }
     result.status = reader->Finish();
+    const auto& trailing = context.GetServerTrailingMetadata();
+    if (const auto code = trailing.find("error-code"); code != trailing.end()) {
+      result.error_code = {code->second.data(), code->second.size()};
+    }
     return result;
+  }
+
+  // A conversation of one message, with a tool.
+  static v1::GenerateRequest TypedChat() {
+    v1::GenerateRequest request;
+    v1::ChatMessage* message = request.mutable_chat()->add_messages();
+    message->set_role("user");
+    message->set_content("Hi");
+    v1::ChatTool* tool = request.mutable_chat()->add_tools();
+    tool->set_name("add");
+    tool->set_parameters_json(R"({"type":"object","properties":{"a":{"type":"integer"}}})");
+    return request;
   }
 
   std::shared_ptr<grpc::Channel> channel_;
@@ -89,6 +121,161 @@ TEST_F(GrpcApiTest, ChatRequestsAreRenderedAndSplit) {
   EXPECT_EQ(LastSeen().temperature, 0.5f);
   EXPECT_EQ(LastSeen().top_p, 1.0f);
   EXPECT_EQ(LastSeen().seed, 7u);
+}
+
+TEST_F(GrpcApiTest, ATypedConversationIsTheSamePromptAsItsJson) {
+  v1::GenerateRequest typed = TypedChat();
+  v1::Chat* chat = typed.mutable_chat();
+  chat->set_reasoning_effort("low");
+  chat->mutable_tool_choice()->set_mode(v1::ToolChoice::MODE_AUTO);
+  v1::ChatMessage* answer = chat->add_messages();
+  answer->set_role("assistant");
+  answer->set_content("I add.");
+  answer->set_reasoning("hm");
+  v1::ToolCall* call = answer->add_tool_calls();
+  call->set_id("c1");
+  call->set_name("add");
+  call->set_arguments_json(R"({"a": 1})");
+  v1::ChatMessage* result = chat->add_messages();
+  result->set_role("tool");
+  result->set_tool_call_id("c1");
+  result->set_content("2");
+  EXPECT_TRUE(Generate(typed).status.ok());
+  const std::vector<int32_t> prompt = LastSeen().prompt_ids;
+
+  v1::GenerateRequest json;
+  json.set_chat_request_json(
+      R"({"reasoning_effort":"low","tool_choice":"auto","tools":[{"type":"function","function":)"
+      R"({"name":"add","parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}],)"
+      R"("messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"I add.",)"
+      R"("reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function","function":)"
+      R"({"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c1","content":"2"}]})");
+  EXPECT_TRUE(Generate(json).status.ok());
+  EXPECT_EQ(LastSeen().prompt_ids, prompt);
+}
+
+TEST_F(GrpcApiTest, ToolCallsComeAsDeltasAndMayBeKeptToOne) {
+  const std::string call = "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>";
+  Answer("I add.</think>" + call + call);
+  v1::GenerateRequest request = TypedChat();
+  const Result both = Generate(request);
+  EXPECT_EQ(both.reasoning, "I add.");
+  EXPECT_EQ(both.text, "");
+  EXPECT_EQ(both.calls, "call_ add {\"a\": 2}call_ add {\"a\": 2}");
+  EXPECT_EQ(both.finish.reason(), v1::FINISH_REASON_TOOL_CALLS);
+  EXPECT_EQ(both.finish.reasoning_tokens(), Ids("I add.</think>").size());
+  request.mutable_chat()->set_single_tool_call(true);
+  request.mutable_chat()->set_hide_reasoning(true);
+  const Result one = Generate(request);
+  EXPECT_EQ(one.reasoning, "");
+  EXPECT_EQ(one.calls, "call_ add {\"a\": 2}");
+  request.mutable_chat()->mutable_tool_choice()->set_mode(v1::ToolChoice::MODE_REQUIRED);
+  request.mutable_chat()->mutable_tool_choice()->add_names("add");
+  EXPECT_TRUE(Generate(request).status.ok());
+  EXPECT_NE(LastSeen().grammar, "") << "which calls may come is the engine's to keep to";
+}
+
+TEST_F(GrpcApiTest, FormsAreCompiledForEveryKindOfPrompt) {
+  std::string grammar;
+  for (v1::GenerateRequest request : {v1::GenerateRequest(), TypedChat(), v1::GenerateRequest()}) {
+    if (!request.has_chat()) {
+      if (grammar.empty()) {
+        request.set_text("hi");
+      } else {
+        request.set_chat_request_json(R"({"messages":[{"role":"user","content":"Hi"}]})");
+      }
+    }
+    request.mutable_form()->set_json_schema(R"({"type":"object"})");
+    const Result result = Generate(request);
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    grammar = LastSeen().grammar;
+    EXPECT_NE(grammar, "");
+    request.mutable_form()->set_json_schema("{");
+    EXPECT_THAT(Generate(request).status.error_message(), HasSubstr("form.json_schema"));
+    request.mutable_form()->mutable_choices();
+    EXPECT_THAT(Generate(request).status.error_message(), HasSubstr("form.choices"));
+  }
+}
+
+TEST_F(GrpcApiTest, LogprobsOfPromptAndOutput) {
+  v1::GenerateRequest request;
+  request.set_text("some text");
+  request.set_logprobs(true);
+  request.set_top_logprobs(2);
+  request.set_prompt_logprobs(1);
+  request.set_return_token_ids(true);
+  const Result result = Generate(request);
+  const std::vector<int32_t> prompt = LastSeen().prompt_ids;
+  EXPECT_EQ(result.prompt_ids, prompt);
+  EXPECT_EQ(result.ids, script()->ids);
+  ASSERT_EQ(result.logprobs.size(), script()->ids.size());
+  EXPECT_EQ(result.logprobs[3].id(), script()->ids[3]);
+  EXPECT_EQ(result.logprobs[3].logprob(), testing::ScriptedLogprob(3));
+  EXPECT_EQ(result.logprobs[3].top_size(), 2);
+  ASSERT_EQ(result.prompt_logprobs.size(), prompt.size());
+  EXPECT_FALSE(result.prompt_logprobs[0].has_logprob());
+  EXPECT_TRUE(result.prompt_logprobs[1].has_logprob());
+  EXPECT_EQ(result.prompt_logprobs[1].top_size(), 1);
+
+  v1::GenerateRequest json;
+  json.set_chat_request_json(R"({"messages":[{"role":"user","content":"Hi"}],"prompt_logprobs":0,)"
+                             R"("return_token_ids":true,"logprobs":true})");
+  const Result asked = Generate(json);
+  EXPECT_EQ(asked.prompt_ids, LastSeen().prompt_ids) << "what the JSON asks for is answered too";
+  EXPECT_EQ(asked.ids, script()->ids);
+  EXPECT_EQ(asked.logprobs.size(), script()->ids.size());
+  EXPECT_EQ(asked.prompt_logprobs.size(), LastSeen().prompt_ids.size());
+}
+
+TEST_F(GrpcApiTest, TheOtherFieldsMeanWhatTheyMeanOverHttp) {
+  v1::GenerateRequest request;
+  request.set_text("hi");
+  request.add_stop_token_ids(script()->ids[4]);
+  request.set_request_id("mine");
+  request.set_cache_salt("salt");
+  request.set_cache_read_only(true);
+  request.set_batch(true);
+  request.set_ttft_deadline_ms(60000);
+  request.set_n(2);
+  request.mutable_sampling()->set_min_tokens(2);
+  const Result result = Generate(request);
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.finish.stop_token_id(), script()->ids[4]);
+  EXPECT_EQ(LastSeen().request_id, "mine");
+  EXPECT_EQ(LastSeen().cache_salt, "salt");
+  EXPECT_TRUE(LastSeen().cache_read_only);
+  EXPECT_TRUE(LastSeen().batch);
+  EXPECT_EQ(LastSeen().first_token_deadline_ms, 60000u);
+  EXPECT_EQ(LastSeen().min_tokens, 2u);
+  EXPECT_EQ(engine_->seen().size(), 2u);
+  request.set_max_tokens(1);
+  EXPECT_THAT(Generate(request).status.error_message(), HasSubstr("min_tokens"));
+}
+
+TEST_F(GrpcApiTest, ErrorsNameTheFieldOfTheMessage) {
+  const auto message = [this](const v1::GenerateRequest& request) {
+    const Result result = Generate(request);
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return result.status.error_message();
+  };
+  v1::GenerateRequest request = TypedChat();
+  request.mutable_chat()->mutable_messages(0)->set_role("nobody");
+  EXPECT_THAT(message(request), HasSubstr("chat.messages[0]"));
+  request = TypedChat();
+  request.mutable_chat()->mutable_tools(0)->set_parameters_json("[]");
+  EXPECT_THAT(message(request), HasSubstr("chat.tools[0].parameters_json: must be a JSON object"));
+  request = TypedChat();
+  request.mutable_chat()->mutable_tool_choice()->add_names("sub");
+  EXPECT_THAT(message(request), HasSubstr("chat.tool_choice"));
+  request = TypedChat();
+  request.mutable_chat()->set_reasoning_effort("huge");
+  EXPECT_THAT(message(request), HasSubstr("chat.reasoning_effort"));
+  request = TypedChat();
+  request.add_stop("");
+  EXPECT_THAT(message(request), HasSubstr("stop[0]"));
+  request = TypedChat();
+  request.set_max_tokens(5000);
+  EXPECT_EQ(Generate(request).error_code, "context_length_exceeded");
 }
 
 TEST_F(GrpcApiTest, ErrorsKeepTheirMeaning) {
