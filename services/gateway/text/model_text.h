@@ -35,8 +35,9 @@ struct ModelText {
 
 // Reads tokenizer.json, the template and the configuration files of `model_dir`. The template is
 // the file of the options, else chat_template.jinja, else "chat_template" of tokenizer_config.json
-// (a string, or a list of {name, template} of which "default" is taken). Errors name the file that
-// is missing or wrong and say what would be right.
+// (a string, or a list of {name, template} of which "default" is taken), else the built-in one, if
+// the tokenizer has the tokens that this writes. Errors name the file that is missing or wrong and
+// say what would be right.
 absl::StatusOr<std::unique_ptr<const ModelText>> LoadModelText(
     const std::string& model_dir, const ModelTextOptions& options = {});
 

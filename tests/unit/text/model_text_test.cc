@@ -6,7 +6,9 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <variant>
 
+#include "services/gateway/text/chat_prompt.h"
 #include "tests/unit/text/test_data.h"
 
 namespace quartet::text {
@@ -125,9 +127,6 @@ TEST_F(ModelFolderTest, NamesTheFileAndTheFieldThatIsWrong) {
 }
 
 TEST_F(ModelFolderTest, NamesWhatIsMissing) {
-  Remove("chat_template.jinja");
-  EXPECT_THAT(Error(), HasSubstr(folder_.path() + "/chat_template.jinja: no such file"));
-  EXPECT_THAT(Error(), HasSubstr("--chat-template FILE"));
   Remove("config.json");
   EXPECT_THAT(Error(), HasSubstr("/config.json: no such file"));
   Remove("tokenizer.json");
@@ -145,6 +144,35 @@ TEST_F(ModelFolderTest, TheTemplateFileWinsOverTheConfiguration) {
   EXPECT_EQ(TemplateText(), "the default");
   folder_.Write("tokenizer_config.json", R"({"chat_template":[{"name":"rag","template":"r"}]})");
   EXPECT_THAT(Error(), HasSubstr("tokenizer_config.json: chat_template must be"));
+}
+
+TEST_F(ModelFolderTest, WithoutATemplateOfItsOwnACheckpointGetsTheBuiltInOne) {
+  Remove("chat_template.jinja");
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->chat_template_origin, "the built-in template");
+  const auto prompt = BuildChatPrompt(
+      **model, Json(R"({"messages":[{"role":"user","content":"hi"}],"reasoning_effort":"low"})"));
+  ASSERT_TRUE(std::holds_alternative<ChatPrompt>(prompt));
+  EXPECT_EQ(std::get<ChatPrompt>(prompt).text,
+            "[gMASK]<sop><|system|>Reasoning Effort: Low<|user|>hi<|assistant|><think>");
+  folder_.Write("mine.jinja", "mine");
+  EXPECT_EQ(TemplateText({.chat_template_file = folder_.path() + "/mine.jinja"}), "mine");
+  folder_.Write("tokenizer_config.json", R"({"chat_template":"from the configuration"})");
+  EXPECT_EQ(TemplateText(), "from the configuration");
+}
+
+TEST_F(ModelFolderTest, TheBuiltInTemplateIsOnlyForTokenizersThatHaveItsTokens) {
+  Remove("chat_template.jinja");
+  std::string tokenizer = Read(SourcePath("tests/data/chat/toy_tokenizer.json"));
+  const std::string tag = "<|observation|>";
+  for (size_t at; (at = tokenizer.find(tag)) != std::string::npos;) {
+    tokenizer.replace(at, tag.size(), "<|other|>");
+  }
+  folder_.Write("tokenizer.json", tokenizer);
+  EXPECT_THAT(Error(), HasSubstr(folder_.path() + "/chat_template.jinja: no such file"));
+  EXPECT_THAT(Error(), HasSubstr("writes the token <|observation|>"));
+  EXPECT_THAT(Error(), HasSubstr("--chat-template FILE"));
 }
 
 TEST_F(ModelFolderTest, AGivenTemplateFileWinsOverAll) {
