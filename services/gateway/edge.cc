@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "services/common/log.h"
 #include "services/gateway/anthropic/error.h"
 #include "services/gateway/anthropic/messages_service.h"
+#include "services/gateway/api_page.h"
 #include "services/gateway/models_service.h"
 #include "services/gateway/openai/api_error.h"
 #include "services/gateway/openai/openai_service.h"
@@ -19,8 +21,8 @@
 namespace quartet::gateway {
 namespace {
 
-constexpr std::string_view kOpenPaths[] = {"/livez",   "/readyz",  "/health",
-                                           "/metrics", "/version", "/openapi.json"};
+constexpr std::string_view kOpenPaths[] = {"/livez",   "/readyz",       "/health", "/metrics",
+                                           "/version", "/openapi.json", "/docs"};
 
 bool IsMessagesPath(std::string_view path) {
   return path == "/v1/messages" || path.starts_with("/v1/messages/");
@@ -78,6 +80,14 @@ std::vector<HttpRoute> GatewayRoutes(GatewayCore* core) {
   std::ranges::move(TextRoutes(core), std::back_inserter(routes));
   routes.push_back({.method = "GET", .path = "/openapi.json", .handler = [](auto call) {
                       call->Reply({.body = std::string(OpenApiDocument())});
+                    }});
+  auto page = std::make_shared<const std::string>(ApiPage(OpenApiDocument()));
+  routes.push_back({.method = "GET", .path = "/docs", .handler = [page](auto call) {
+                      // The page has all that it needs, and nothing may be slipped into it.
+                      call->Reply({.content_type = "text/html; charset=utf-8",
+                                   .headers = {{"Content-Security-Policy",
+                                                "default-src 'none'; style-src 'unsafe-inline'"}},
+                                   .body = *page});
                     }});
   return routes;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "services/gateway/api_page.h"
 #include "services/gateway/edge.h"
 #include "services/gateway/openapi_document.h"
 #include "services/gateway/text/json.h"
@@ -14,6 +15,8 @@
 namespace quartet::gateway {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Not;
 using text::Value;
 
 // Method in capitals and path; a route that takes one more segment ends with '/'.
@@ -75,6 +78,49 @@ TEST(OpenApi, EveryReferenceHasATargetAndEveryTargetAReference) {
     }
   }
   EXPECT_EQ(used, defined);
+}
+
+TEST(ApiPage, HasEveryOperationAndSchemaAndEveryLinkATarget) {
+  const std::string page = ApiPage(OpenApiDocument());
+  const Value document = Document();
+  for (const auto& [path, operations] : document.Get("paths").entries()) {
+    for (const auto& [method, operation] : operations.entries()) {
+      EXPECT_THAT(page, HasSubstr("<span class=\"method\">" + absl::AsciiStrToUpper(method) +
+                                  "</span> " + path + "</h2>"));
+    }
+  }
+  for (const auto& [name, schema] : document.Get("components").Get("schemas").entries()) {
+    EXPECT_THAT(page, HasSubstr("id=\"schema-" + name + "\""));
+  }
+  const std::string link = "href=\"#";
+  int links = 0;
+  for (size_t at = 0; (at = page.find(link, at)) != std::string::npos; ++links) {
+    at += link.size();
+    const std::string target = page.substr(at, page.find('"', at) - at);
+    EXPECT_THAT(page, HasSubstr("id=\"" + target + "\""));
+  }
+  EXPECT_GT(links, 50);
+}
+
+TEST(ApiPage, NeedsNothingFromOutsideAndRunsNoScript) {
+  const std::string page = ApiPage(OpenApiDocument());
+  for (const char* part : {"<script", "http://", "https://", "src=", "@import", "url("}) {
+    EXPECT_THAT(page, Not(HasSubstr(part)));
+  }
+}
+
+TEST(ApiPage, ShowsFieldsWithinFieldsAndEscapesText) {
+  const std::string page =
+      ApiPage(R"({"info":{"title":"<T> & Co"},"paths":{},"components":{"schemas":
+      {"S":{"type":"object","required":["a"],"properties":{"a":{"type":"object","properties":
+      {"b":{"type":["integer","null"],"minimum":1,"description":"\"why\""}}},
+      "l":{"type":"array","items":{"type":"object","properties":{"c":{"enum":["x",2]}}}}}}}}})");
+  EXPECT_THAT(page, HasSubstr("<h1>&lt;T&gt; &amp; Co API</h1>"));
+  EXPECT_THAT(page, HasSubstr("<td>a <span class=\"needed\" title=\"required\">*</span></td>"));
+  EXPECT_THAT(page, HasSubstr("<td>a.b</td><td>integer or null; at least 1</td>"
+                              "<td>&quot;why&quot;</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>l[].c</td><td><code>&quot;x&quot;</code>, <code>2</code></td>"));
+  EXPECT_EQ(ApiPage("no JSON"), "");
 }
 
 }  // namespace
