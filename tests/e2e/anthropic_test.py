@@ -1,11 +1,17 @@
 """The official Anthropic client against a running cluster."""
 
+import os
 import re
-import urllib.request
+import signal
+import typing
 
 import anthropic
+import httpx2
+import pydantic
 import pytest
 
+from conftest import cancelled
+from faults_test import children
 from tool_cases import ANSWERED, CALLING, MODEL, PARALLEL, by_name
 
 QUESTION = [{"role": "user", "content": "Which country has the capital Reykjavik?"}]
@@ -221,19 +227,74 @@ def test_a_prompt_that_is_too_long(client):
     assert "17 tokens" in str(raised.value)
 
 
-def test_abandoned_streams_are_cancelled(client, cluster):
-    def abandoned():
-        with urllib.request.urlopen(cluster.http + "/metrics") as reply:
-            found = re.search(r'^quartet_gateway_http_requests_total\{path="/v1/messages",status="499"\} (\d+)',
-                              reply.read().decode(), re.MULTILINE)
-        return int(found.group(1)) if found else 0
+@pytest.mark.parametrize(
+    ("status", "request_of"),
+    [
+        (405, lambda client: client.get("/v1/messages", cast_to=object)),
+        (415, lambda client: client.post(
+            "/v1/messages", body={}, cast_to=object, options={"headers": {"Content-Type": "text/plain"}})),
+    ],
+    ids=["method", "type"],
+)
+def test_other_errors_keep_their_status(client, status, request_of):
+    with pytest.raises(anthropic.APIStatusError) as raised:
+        request_of(client)
+    assert raised.value.status_code == status
+    assert raised.value.body["error"]["type"] == "invalid_request_error"
+    assert raised.value.body["error"]["message"]
 
-    # Long enough that its prefill takes longer than leaving.
-    long = [{"role": "user", "content": "word " * 1500}]
-    before = abandoned()
-    for _ in range(3):
-        with client.messages.stream(model=MODEL, max_tokens=2000, messages=long) as stream:
-            next(iter(stream))
-    while abandoned() < before + 3:
-        pass
+
+def test_models(client):
+    listed, = client.models.list()
+    assert (listed.id, listed.type, listed.display_name) == (MODEL, "model", MODEL)
+    assert listed.created_at.year >= 2026
+    assert client.models.retrieve(MODEL) == listed
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("claude-9")
+
+
+class Paint(pydantic.BaseModel):
+    colour: typing.Literal["red", "green"]
+    dry: bool
+
+
+def test_a_pydantic_model_is_parsed(client):
+    message = client.messages.parse(model=MODEL, max_tokens=200, messages=QUESTION, output_format=Paint,
+                                    thinking={"type": "enabled", "budget_tokens": 24})
+    assert isinstance(message.parsed_output, Paint)
+    assert message.stop_reason == "end_turn"
+
+
+# Long enough that its prefill takes longer than leaving.
+LONG = {"model": MODEL, "max_tokens": 2000, "messages": [{"role": "user", "content": "word " * 1500}]}
+
+
+# In mid-stream this client hands on what its transport raises.
+@pytest.mark.parametrize(("stream", "error"), [(False, anthropic.APITimeoutError), (True, httpx2.ReadTimeout)])
+def test_a_client_that_waits_no_longer_cancels_its_request(client, cluster, stream, error):
+    """Its answer does not come in time: a worker has stopped."""
+    impatient = client.with_options(timeout=httpx2.Timeout(60, read=3))
+    worker = children(cluster.process.pid, "quartet-shard-worker")[0]
+    with cancelled(cluster):
+        events = iter(impatient.messages.create(stream=True, **LONG)) if stream else None
+        if stream:
+            next(events)
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            with pytest.raises(error):
+                if stream:
+                    for _ in events:
+                        pass
+                else:
+                    impatient.messages.create(**LONG)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+    assert ask(client).content[-1].text == ANSWER
+
+
+def test_streams_that_are_closed_are_cancelled(client, cluster):
+    with cancelled(cluster, 3):
+        for _ in range(3):
+            with client.messages.stream(**LONG) as stream:
+                next(iter(stream))
     assert ask(client).content[-1].text == ANSWER

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -76,6 +77,38 @@ def serve(model, tensor_parallel_size, *flags, exit_codes=(0, 130), start_timeou
             pytest.fail(f"did not stop within 30 s of Ctrl-C\n{cluster.output()}")
         reader.join(timeout=10)
     assert code in exit_codes, f"ended with {code}\n{cluster.output()}"
+
+
+def metric(cluster, name, labels=""):
+    """The sum of a metric's series whose labels hold `labels`, as the cluster tells it."""
+    with urllib.request.urlopen(cluster.http + "/metrics") as reply:
+        series = re.findall(rf"^{re.escape(name)}(\{{.*\}})? (\S+)$", reply.read().decode(), re.MULTILINE)
+    return sum(float(value) for found, value in series if labels in found)
+
+
+def at_work(cluster):
+    """Requests that the gateway or the engine is working on."""
+    return sum(metric(cluster, name) for name in
+               ("quartet_gateway_open_generations", "vllm:num_requests_running", "vllm:num_requests_waiting"))
+
+
+def wait_until_idle(cluster):
+    end = time.monotonic() + 60
+    while (count := at_work(cluster)) > 0:
+        assert time.monotonic() < end, f"{count} at work"
+
+
+@contextlib.contextmanager
+def cancelled(cluster, count=1):
+    """What is asked for within is cancelled, `count` times, and nothing of it is at work soon afterwards."""
+    cancellations = lambda: metric(cluster, "quartet_gateway_generations_total", 'outcome="cancelled"')
+    before = cancellations()
+    yield
+    end = time.monotonic() + 60
+    while cancellations() < before + count:
+        assert time.monotonic() < end, f"{cancellations() - before} cancelled"
+    wait_until_idle(cluster)
+    assert cancellations() == before + count
 
 
 @pytest.fixture(scope="module")

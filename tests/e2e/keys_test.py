@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 
+import anthropic
 import grpc
 import httpx2
 import openai
@@ -12,22 +13,25 @@ from conftest import BIN, serve
 
 MODEL = "quartet-demo-exl3"
 SERVICE = "quartet.v1.Inference"
-KEYS = {"ann": "key-of-ann-0123456789", "bob": "key-of-bob-0123456789"}
+KEYS = {name: f"key-of-{name}-0123456789" for name in ("ann", "bob", "cat", "dan")}
+LIMITS = {"bob": "requests-per-minute=2", "cat": "requests-per-minute=1", "dan": "tokens=400"}
 QUESTION = [{"role": "user", "content": "Which country has the capital Reykjavik?"}]
+
+
+def key_line(name, key):
+    made = subprocess.run([BIN / "quartet", "key", name], input=key + "\n", capture_output=True, text=True, check=True)
+    return made.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    lines = []
-    for name, key in KEYS.items():
-        made = subprocess.run([BIN / "quartet", "key", name], input=key + "\n", capture_output=True, text=True, check=True)
-        lines.append(made.stdout.strip())
-    (folder / "keys").write_text(f"{lines[0]}\n{lines[1]} requests-per-minute=2\n")
+    (folder / "keys").write_text("".join(f"{key_line(name, key)} {LIMITS.get(name, '')}\n" for name, key in KEYS.items()))
     flags = ["--api-key-file", str(folder / "keys"), "--cors-allow-origin", "https://app.example", "--log-dir",
              str(folder), "--log-level", "debug"]
     with serve(MODEL, 1, *flags) as running:
         running.log = folder / "gateway.log"
+        running.keys = folder / "keys"
         yield running
 
 
@@ -58,8 +62,62 @@ def test_a_key_has_the_limits_of_its_line(cluster):
     assert 1 <= int(raised.value.response.headers["retry-after"]) <= 30
 
 
+def test_the_tokens_that_requests_of_a_key_may_need_at_a_time_are_limited(cluster):
+    request = {"model": MODEL, "prompt": "hi", "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    with client_of(cluster, KEYS["dan"]) as client:
+        with client.completions.create(stream=True, **request) as stream:
+            next(iter(stream))
+            with pytest.raises(openai.RateLimitError, match="400 tokens of requests at a time"):
+                client.completions.create(**request)
+            for _ in stream:
+                pass
+        assert client.completions.create(**request).usage.completion_tokens == 300
+
+
+def test_anthropics_client_has_classes_of_its_own_for_the_same(cluster):
+    def ask(key):
+        with anthropic.Anthropic(base_url=cluster.http, api_key=key, max_retries=0) as client:
+            return client.messages.create(model=MODEL, max_tokens=1, messages=QUESTION)
+
+    with pytest.raises(anthropic.AuthenticationError) as raised:
+        ask("key-of-eve-0123456789")
+    assert raised.value.body["error"]["type"] == "authentication_error"
+    ask(KEYS["cat"])
+    with pytest.raises(anthropic.RateLimitError) as raised:
+        ask(KEYS["cat"])
+    assert raised.value.body["error"]["type"] == "rate_limit_error"
+    assert int(raised.value.response.headers["retry-after"]) >= 1
+
+
+def test_keys_come_and_go_with_their_file(cluster):
+    def known(key):
+        answer = httpx2.get(cluster.http + "/v1/models", headers={"x-api-key": key})
+        assert answer.status_code in (200, 401)
+        return answer.status_code == 200
+
+    def write(text):
+        following = cluster.keys.with_suffix(".next")
+        following.write_text(text)
+        following.rename(cluster.keys)
+
+    before = cluster.keys.read_text()
+    fay = "key-of-fay-0123456789"
+    assert not known(fay)
+    write(before + key_line("fay", fay) + "\n")
+    while not known(fay):
+        pass
+    write("no key at all\n")
+    while "stay in force" not in cluster.log.read_text():
+        pass
+    assert known(fay) and known(KEYS["ann"])
+    write(before)
+    while known(fay):
+        pass
+    assert known(KEYS["ann"])
+
+
 def test_what_says_how_the_server_is_asks_for_no_key(cluster):
-    for path in ("/livez", "/readyz", "/health", "/metrics", "/version", "/openapi.json"):
+    for path in ("/livez", "/readyz", "/health", "/metrics", "/version", "/openapi.json", "/docs"):
         assert httpx2.get(cluster.http + path).status_code == 200
     assert httpx2.get(cluster.http + "/v1/models").status_code == 401
     assert httpx2.post(cluster.http + "/tokenize", json={"prompt": "hi"}).status_code == 401

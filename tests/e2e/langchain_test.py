@@ -2,13 +2,16 @@
 
 import asyncio
 import operator
+import typing
 from functools import reduce
 
 import openai
+import pydantic
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
+from conftest import at_work, cancelled
 from tool_cases import ANSWERED, CALLING, MODEL, by_name
 
 QUESTION = "Which country has the capital Reykjavik?"
@@ -98,6 +101,49 @@ def test_results_go_back_and_are_answered(make, case, responses):
     if responses:
         assert answer.usage_metadata["input_tokens"] == len(case.golden["input_ids"])
         assert answer.text == case.answer()[1]
+
+
+class Paint(pydantic.BaseModel):
+    colour: typing.Literal["red", "green"]
+    dry: bool
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+def test_a_pydantic_model_is_parsed(make, responses):
+    model = make(use_responses_api=responses, max_tokens=200, extra_body={"thinking_token_budget": 24})
+    assert isinstance(model.with_structured_output(Paint, method="json_schema").invoke(QUESTION), Paint)
+
+
+def test_logprobs(make):
+    entries = make(logprobs=True, top_logprobs=2).invoke(QUESTION).response_metadata["logprobs"]["content"]
+    assert len(entries) == ANSWER_TOKENS
+    assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+
+
+def test_a_stream_that_is_closed_is_cancelled(make, cluster):
+    with cancelled(cluster):
+        chunks = make(max_tokens=3500, extra_body={"ignore_eos": True}).stream(QUESTION)
+        next(chunks)
+        assert at_work(cluster) > 0
+        chunks.close()
+
+
+def test_a_task_that_is_cancelled_cancels_its_request(make, cluster):
+    async def read():
+        seen = asyncio.Event()
+
+        async def stream():
+            async for _ in make(max_tokens=3500, extra_body={"ignore_eos": True}).astream(QUESTION):
+                seen.set()
+
+        task = asyncio.create_task(stream())
+        await seen.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with cancelled(cluster):
+        asyncio.run(read())
 
 
 def test_errors_keep_their_class(make):

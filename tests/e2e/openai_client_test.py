@@ -1,16 +1,23 @@
 """The official OpenAI client against a running cluster."""
 
+import asyncio
 import concurrent.futures
+import os
+import signal
 
+import httpx2
 import openai
 import pytest
 
-from conftest import golden_cases, serve
+from conftest import at_work, cancelled, golden_cases, serve
+from faults_test import children
 
 MODEL = "quartet-demo-exl3"
 QUESTION = [{"role": "user", "content": "Which country has the capital Reykjavik?"}]
 ANSWER = "Reykjavik is the capital of Iceland."
 ANSWER_TOKENS = 20  # reasoning, closing tag, answer and end token
+# An answer that takes long enough for all that happens meanwhile.
+LONG = {"model": MODEL, "messages": QUESTION, "max_tokens": 3500, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +195,73 @@ def test_unknown_paths_are_not_found(client):
         client.embeddings.create(model=MODEL, input="x")
 
 
-def test_abandoned_streams_do_not_disturb_others(client):
-    for _ in range(3):
-        stream = client.chat.completions.create(
-            model=MODEL, messages=QUESTION, stream=True, extra_body={"ignore_eos": True})
-        next(iter(stream))
-        stream.close()
+@pytest.mark.parametrize(
+    ("expected", "status", "request_of"),
+    [
+        (openai.InternalServerError, 504, lambda client: client.chat.completions.create(
+            extra_headers={"X-Request-Deadline-Ms": "1000"}, **LONG)),
+        (openai.APIStatusError, 405, lambda client: client.get("/chat/completions", cast_to=object)),
+        (openai.APIStatusError, 415, lambda client: client.post(
+            "/chat/completions", body={}, cast_to=object, options={"headers": {"Content-Type": "text/plain"}})),
+    ],
+    ids=["deadline", "method", "type"],
+)
+def test_other_errors_keep_their_status(client, expected, status, request_of):
+    with pytest.raises(expected) as raised:
+        request_of(client)
+    assert raised.value.status_code == status
+    assert raised.value.message
+    assert raised.value.request_id
+
+
+# ---- clients that go away
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_waits_no_longer_cancels_its_request(client, cluster, stream):
+    """Its answer does not come in time: a worker has stopped."""
+    impatient = client.with_options(timeout=httpx2.Timeout(60, read=3))
+    worker = children(cluster.process.pid, "quartet-shard-worker")[0]
+    with cancelled(cluster):
+        chunks = iter(impatient.chat.completions.create(stream=True, **LONG)) if stream else None
+        if stream:
+            next(chunks)
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            with pytest.raises(openai.APITimeoutError):
+                if stream:
+                    for _ in chunks:
+                        pass
+                else:
+                    impatient.chat.completions.create(**LONG)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+    assert client.chat.completions.create(model=MODEL, messages=QUESTION).choices[0].message.content == ANSWER
+
+
+def test_a_timeout_around_a_stream_cancels_the_request(cluster):
+    async def read():
+        received = 0
+        async with openai.AsyncOpenAI(base_url=cluster.http + "/v1", api_key="none", max_retries=0) as made:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(None) as limit, await made.chat.completions.create(stream=True, **LONG) as chunks:
+                    async for _ in chunks:
+                        if received == 0:
+                            limit.reschedule(asyncio.get_running_loop().time() + 0.2)
+                        received += 1
+        return received
+
+    with cancelled(cluster):
+        assert asyncio.run(read()) > 0
+
+
+def test_streams_that_are_closed_are_cancelled_and_do_not_disturb_others(client, cluster):
+    with cancelled(cluster, 3):
+        streams = [client.chat.completions.create(stream=True, **LONG) for _ in range(3)]
+        for stream in streams:
+            next(iter(stream))
+        assert at_work(cluster) > 0
+        assert client.chat.completions.create(model=MODEL, messages=QUESTION).choices[0].message.content == ANSWER
+        for stream in streams:
+            stream.close()
     assert client.chat.completions.create(model=MODEL, messages=QUESTION).choices[0].message.content == ANSWER

@@ -2,10 +2,13 @@
 
 import json
 import re
+import typing
 
 import openai
+import pydantic
 import pytest
 
+from conftest import cancelled
 from tool_cases import ANSWERED, CALLING, MODEL, PARALLEL, by_name
 
 QUESTION = "Which country has the capital Reykjavik?"
@@ -163,9 +166,46 @@ def test_errors_have_their_class_and_name_the_field(client, expected, fields, pa
     assert raised.value.type == "invalid_request_error"
 
 
-def test_abandoned_streams_do_not_disturb_others(client):
-    for _ in range(3):
-        stream = client.responses.create(model=MODEL, input="word " * 1500, stream=True)
-        next(iter(stream))
-        stream.close()
+class Paint(pydantic.BaseModel):
+    colour: typing.Literal["red", "green"]
+    dry: bool
+
+
+def test_a_pydantic_model_is_parsed(client):
+    response = client.responses.parse(model=MODEL, input=QUESTION, text_format=Paint, max_output_tokens=200,
+                                      extra_body={"thinking_token_budget": 24})
+    assert isinstance(response.output_parsed, Paint)
+
+
+def test_logprobs_are_those_of_a_chat(client):
+    wanted = {"model": MODEL, "input": QUESTION, "include": ["message.output_text.logprobs"], "top_logprobs": 3}
+    response = client.responses.create(**wanted)
+    assert response.top_logprobs == 3
+    entries = response.output[-1].content[0].logprobs
+    assert "".join(entry.token for entry in entries) == ANSWER
+    assert all(len(entry.top_logprobs) == 3 and entry.top_logprobs[0].token == entry.token for entry in entries)
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": QUESTION}], logprobs=True, top_logprobs=3)
+    # There the reasoning and the end token have theirs too.
+    expected = chat.choices[0].logprobs.content[-1 - len(entries):-1]
+    assert [entry.token for entry in entries] == [entry.token for entry in expected]
+    assert [entry.logprob for entry in entries] == pytest.approx([entry.logprob for entry in expected], abs=1e-4)
+
+    streamed, done = [], []
+    for event in client.responses.create(stream=True, **wanted):
+        if event.type == "response.output_text.delta":
+            streamed += event.logprobs
+        elif event.type == "response.output_text.done":
+            done += event.logprobs
+    for found in (streamed, done):
+        assert [entry.token for entry in found] == [entry.token for entry in entries]
+        assert [entry.logprob for entry in found] == pytest.approx([entry.logprob for entry in entries], abs=1e-4)
+
+
+def test_streams_that_are_closed_are_cancelled_and_do_not_disturb_others(client, cluster):
+    with cancelled(cluster, 3):
+        for _ in range(3):
+            with client.responses.create(model=MODEL, input="word " * 1500, stream=True,
+                                         extra_body={"ignore_eos": True}) as stream:
+                next(iter(stream))
     assert client.responses.create(model=MODEL, input=QUESTION).output_text == ANSWER
