@@ -60,6 +60,16 @@ inline std::vector<float> AllLogits(Model& model, const float* hidden, int count
   return out;
 }
 
+// Rows `rows` of a [.., width] tensor.
+inline std::vector<float> Pick(const std::vector<float>& all, const std::vector<int32_t>& rows,
+                               size_t width) {
+  std::vector<float> out;
+  for (const int32_t r : rows) {
+    out.insert(out.end(), all.begin() + r * width, all.begin() + (r + 1) * width);
+  }
+  return out;
+}
+
 inline std::vector<float> CorrectionBias(const Checkpoint& checkpoint, int layer) {
   const TensorView* bias = checkpoint.Find(
       absl::StrCat("model.language_model.layers.", layer, ".mlp.gate.e_score_correction_bias"));

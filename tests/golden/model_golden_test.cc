@@ -43,16 +43,6 @@ class Worst {
   double worst_ = 0;
 };
 
-// Rows `rows` of a [.., width] tensor.
-std::vector<float> Pick(const std::vector<float>& all, const std::vector<int32_t>& rows,
-                        size_t width) {
-  std::vector<float> out;
-  for (const int32_t r : rows) {
-    out.insert(out.end(), all.begin() + r * width, all.begin() + (r + 1) * width);
-  }
-  return out;
-}
-
 void CheckSelection(RecordingTrace& trace, int layer, const std::vector<int32_t>& want,
                     int first_position) {
   const auto& got = trace.selected(layer);

@@ -357,7 +357,7 @@ void RunSeed(uint64_t seed, Ledger* sum) {
 
 TEST(CoreCacheRandom, NobodyEverSaysAnythingElseThanAlone) {
   Ledger sum;
-  for (uint64_t seed = 1; seed <= 300 && !::testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= Share(300) && !::testing::Test::HasFailure(); ++seed) {
     RunSeed(seed, &sum);
   }
   EXPECT_GT(sum.prefix_hit_tokens, 0u);

@@ -155,10 +155,10 @@ void RunSeed(uint64_t seed, Ledger* sum) {
 
 TEST(CoreRandom, EveryTextIsTheTextAloneAndEveryRequestEndsOnce) {
   Ledger sum;
-  for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) RunSeed(seed, &sum);
-  EXPECT_GT(sum.preemptions, 100u);
-  EXPECT_GT(sum.cancelled, 1000u);
-  EXPECT_GT(sum.finished, 5000u);
+  for (uint64_t seed = 1; seed <= Share(400) && !HasFailure(); ++seed) RunSeed(seed, &sum);
+  EXPECT_GT(sum.preemptions, Share(100));
+  EXPECT_GT(sum.cancelled, Share(1000));
+  EXPECT_GT(sum.finished, Share(5000));
 }
 
 }  // namespace

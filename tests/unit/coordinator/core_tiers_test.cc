@@ -443,7 +443,7 @@ void RunSeed(uint64_t seed, Ledger* sum) {
 
 TEST(CoreTiersRandom, NobodyEverSaysAnythingElseThanAlone) {
   Ledger sum;
-  for (uint64_t seed = 1; seed <= 200 && !::testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= Share(200) && !::testing::Test::HasFailure(); ++seed) {
     RunSeed(seed, &sum);
   }
   std::printf("  %llu pages and %llu snapshots came back, %llu and %llu were damaged\n",
@@ -451,11 +451,11 @@ TEST(CoreTiersRandom, NobodyEverSaysAnythingElseThanAlone) {
               static_cast<unsigned long long>(sum.host_tier.snapshots_restored),
               static_cast<unsigned long long>(sum.host_tier.pages_checksum_failed),
               static_cast<unsigned long long>(sum.host_tier.snapshots_checksum_failed));
-  EXPECT_GT(sum.host_tier.pages_restored, 1000u);
-  EXPECT_GT(sum.host_tier.snapshots_restored, 200u);
-  EXPECT_GT(sum.disk_tier.pages_restored, 100u);
-  EXPECT_GT(sum.host_tier.pages_checksum_failed, 10u);
-  EXPECT_GT(sum.host_tier.snapshots_checksum_failed, 10u);
+  EXPECT_GT(sum.host_tier.pages_restored, Share(1000));
+  EXPECT_GT(sum.host_tier.snapshots_restored, Share(200));
+  EXPECT_GT(sum.disk_tier.pages_restored, Share(100));
+  EXPECT_GT(sum.host_tier.pages_checksum_failed, Share(10));
+  EXPECT_GT(sum.host_tier.snapshots_checksum_failed, Share(10));
   EXPECT_GT(sum.preemptions, 0u);
   EXPECT_GT(sum.spec_accepted_tokens, 0u);
   EXPECT_GT(sum.cancelled, 0u);

@@ -320,12 +320,12 @@ void RunSeed(uint64_t seed, Ledger* sum) {
 
 TEST(CoreTurnRandom, NobodyEverSaysAnythingElseThanAlone) {
   Ledger sum;
-  for (uint64_t seed = 1; seed <= 120 && !::testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= Share(120) && !::testing::Test::HasFailure(); ++seed) {
     RunSeed(seed, &sum);
   }
-  EXPECT_GT(sum.prefix_hit_tokens, 10000u);
-  EXPECT_GT(sum.preemptions, 3u);
-  EXPECT_GT(sum.spec_accepted_tokens, 1000u);
+  EXPECT_GT(sum.prefix_hit_tokens, Share(10000));
+  EXPECT_GT(sum.preemptions, Share(3));
+  EXPECT_GT(sum.spec_accepted_tokens, Share(1000));
 }
 
 }  // namespace
