@@ -90,7 +90,7 @@ def trained_tokenizer(documents, entries, work):
 def hostile_texts():
     """Text that hardly repeats: name -> documents."""
     chance = random.Random(20261201)
-    # All planes with characters of scripts, the unassigned ones too: what is a letter depends on the Unicode version.
+    # Unassigned ones too: which are letters depends on the Unicode version.
     characters = [chr(c) for c in range(1, 0x33480) if not 0xD800 <= c < 0xE000]
 
     def documents(line):
@@ -206,7 +206,8 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=SOURCE / "build/cpu/bin", help="folder of the built programs")
     parser.add_argument("--work", type=pathlib.Path, default=SOURCE / "build/tokenizer_bench",
                         help="folder for the trained vocabulary and the text")
-    parser.add_argument("--entries", type=int, default=VOCABULARY, help="base entries of the vocabulary")
+    parser.add_argument("--entries", type=int, default=VOCABULARY, help="base entries of the vocabulary to train")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to use in place of a trained one")
     parser.add_argument("--repeats", type=int, default=7, help="measured passes of each library over each text")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -218,11 +219,11 @@ def main():
     mixed = [document for documents in texts.values() for document in documents]
     random.Random(1).shuffle(mixed)  # a server's requests do not come sorted by language
     texts = {"mixed": mixed, **texts, **hostile_texts()}
-    tokenizer = trained_tokenizer(training, args.entries, args.work)
+    tokenizer = args.tokenizer or trained_tokenizer(training, args.entries, args.work)
 
-    merges = len(json.loads(tokenizer.read_text())["model"]["merges"])
-    print(f"tokenizers {tokenizers.__version__}, {args.entries} entries, {merges} merges; MB/s of processor time on one "
-          f"core, median (least-most) of {args.repeats} passes")
+    model = json.loads(tokenizer.read_text())["model"]
+    print(f"tokenizers {tokenizers.__version__}, {len(model['vocab'])} entries, {len(model['merges'])} merges; MB/s of "
+          f"processor time on one core, median (least-most) of {args.repeats} passes")
     print_row(("text", "MB", "documents", "tokens", "Quartet MB/s", "Hugging Face MB/s", "ratio", "ids"))
     differences, slower = [], []
     for name, documents in texts.items():

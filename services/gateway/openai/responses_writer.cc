@@ -108,7 +108,7 @@ void ResponsesWriter::OpenItem(ItemKind kind, std::string_view name, std::string
   if (open_ && items_.back().kind == kind) return;
   CloseItem(Status::kCompleted, events);
   // White space before a call is no text of any message.
-  if (kind != ItemKind::kMessage) waiting_.clear();
+  if (kind == ItemKind::kCall) waiting_.clear();
   open_ = true;
   Item& item = items_.emplace_back(Item{.kind = kind, .name = std::string(name)});
   item.id = RandomId(kind == ItemKind::kReasoning ? "rs_"
