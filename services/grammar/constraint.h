@@ -17,7 +17,7 @@ namespace quartet::grammar {
 
 // One sequence: the tokens that are certain, and a window of drafts behind them that are only being
 // tried. Position i of the window is the token that comes after i drafts. Used by one thread at a
-// time; the maker is shared by the sequences of that thread and outlives them.
+// time; the maker is shared by all sequences and outlives them.
 class Constraint {
  public:
   // InvalidArgument if `grammar` is not a serialised grammar for the maker's vocabulary.

@@ -2,11 +2,12 @@
 #ifndef QUARTET_SERVICES_GRAMMAR_MASK_MAKER_H_
 #define QUARTET_SERVICES_GRAMMAR_MASK_MAKER_H_
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,13 +38,14 @@ struct MaskMakerLimits {
   size_t grammars = 32;
 };
 
-// One for each model. Holds what its grammars share. Used by one thread at a time.
+// One for each model. Holds what its grammars share. Thread safe.
 class MaskMaker {
  public:
   explicit MaskMaker(std::shared_ptr<const Vocabulary> vocabulary, MaskMakerLimits limits = {});
 
   // The grammar from its bytes. InvalidArgument if they are none, or name a token that the
-  // vocabulary lacks.
+  // vocabulary lacks. The first grammar with a certain kind of text takes milliseconds, so that
+  // masks do not: whatever must be quick should find the grammar loaded.
   absl::StatusOr<std::shared_ptr<const LoadedGrammar>> Load(std::string_view bytes);
 
   // The tokens of which each leads `machine`, which reads by `grammar`, on from `readings`: one
@@ -59,20 +61,15 @@ class MaskMaker {
   using Key = std::vector<uint32_t>;
 
   Key KeyOf(const LoadedGrammar& grammar, const Machine& machine, const Readings& readings) const;
-  void Compute(const LoadedGrammar& grammar, Machine* machine, const Readings& readings,
-               Mask* mask);
-  // False if the tokens that leave the text are too many to look at one by one.
-  bool AddText(const LoadedGrammar& grammar, Machine* machine, const Reading& reading, Mask* mask);
-  void AddAdded(const LoadedGrammar& grammar, Machine* machine, const Readings& readings,
-                Mask* mask);
-  // Allows the tokens below a node of the vocabulary's tree that can be read from a set of
-  // readings.
-  void WalkBelow(uint32_t node, uint32_t set, Machine* machine, Mask* mask);
-  uint32_t SetOf(const Readings& readings, const Machine& machine);
-  uint32_t NextSet(uint32_t set, uint8_t byte, Machine* machine);
+  std::shared_ptr<const Mask> Remembered(const Key& key);
+  void Remember(Key key, std::shared_ptr<const Mask> mask);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const MaskMakerLimits limits_;
+  std::atomic<uint64_t> hits_ = 0;
+  std::atomic<uint64_t> misses_ = 0;
+
+  std::mutex mutex_;  // guards all below; nothing is worked out under it
   uint32_t serials_ = 0;
   std::map<std::string, std::shared_ptr<const LoadedGrammar>, std::less<>> grammars_;
   std::deque<std::string> grammar_order_;  // of loading
@@ -80,17 +77,6 @@ class MaskMaker {
   // When the first is full, it becomes the second.
   absl::flat_hash_map<Key, std::shared_ptr<const Mask>> recent_;
   absl::flat_hash_map<Key, std::shared_ptr<const Mask>> older_;
-  // Of the mask that is being computed: the sets of readings that walks have come to, and where
-  // each byte leads from them. Many tokens lead to the same few.
-  struct ReadingsSet {
-    Readings readings;
-    ByteSet first;
-    std::array<uint32_t, 256> next;
-  };
-  std::vector<ReadingsSet> sets_;
-  absl::flat_hash_map<Readings, uint32_t> set_ids_;
-  uint64_t hits_ = 0;
-  uint64_t misses_ = 0;
 };
 
 }  // namespace quartet::grammar

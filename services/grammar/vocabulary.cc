@@ -80,13 +80,14 @@ void Vocabulary::BuildTree() {
            std::pair(std::string_view(token(b).bytes), b);
   });
   next_id_.assign(size(), -1);
-  const auto add_node = [this](uint8_t byte) {
+  const auto add_node = [this](uint8_t byte, uint32_t parent) {
     bytes_.push_back(byte);
+    parent_.push_back(parent);
     first_child_.push_back(0);
     children_.push_back(0);
     first_id_.push_back(-1);
   };
-  add_node(0);
+  add_node(0, 0);
   // The tokens order[begin..end) are equal up to `depth`, where `node` is.
   struct Range {
     uint32_t node;
@@ -112,13 +113,22 @@ void Vocabulary::BuildTree() {
       size_t end = range.begin + 1;
       while (end < range.end && token(order[end]).bytes[range.depth] == byte) ++end;
       below.push_back({static_cast<uint32_t>(bytes_.size()), range.begin, end, range.depth + 1});
-      add_node(static_cast<uint8_t>(byte));
+      add_node(static_cast<uint8_t>(byte), range.node);
       range.begin = end;
     }
     children_[range.node] = static_cast<uint16_t>(below.size());
     // The first child is looked at next, so that what is walked together lies together.
     open.insert(open.end(), below.rbegin(), below.rend());
   }
+  SortNodes();
+}
+
+void Vocabulary::SortNodes() {
+  for (size_t node = 1; node < nodes(); ++node) ++by_byte_end_[bytes_[node] + 1u];
+  for (size_t byte = 0; byte < 256; ++byte) by_byte_end_[byte + 1] += by_byte_end_[byte];
+  by_byte_.resize(nodes() - 1);
+  std::array<size_t, 257> at = by_byte_end_;
+  for (uint32_t node = 1; node < nodes(); ++node) by_byte_[at[bytes_[node]]++] = node;
 }
 
 std::string Vocabulary::Serialize() const {

@@ -2,6 +2,7 @@
 #ifndef QUARTET_SERVICES_GRAMMAR_VOCABULARY_H_
 #define QUARTET_SERVICES_GRAMMAR_VOCABULARY_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,6 +23,10 @@ inline void Allow(int32_t id, Mask* mask) {
 }
 inline bool Allowed(const Mask& mask, int32_t id) {
   return (mask[static_cast<uint32_t>(id) / 32] >> (static_cast<uint32_t>(id) % 32) & 1) != 0;
+}
+
+inline void Unite(const Mask& added, Mask* mask) {
+  for (size_t i = 0; i < mask->size(); ++i) (*mask)[i] |= added[i];
 }
 
 struct TokenText {
@@ -52,6 +57,7 @@ class Vocabulary {
   static absl::StatusOr<Vocabulary> Parse(std::string_view bytes);
 
   size_t size() const { return tokens_.size(); }
+  size_t nodes() const { return bytes_.size(); }
   size_t mask_words() const { return (tokens_.size() + 31) / 32; }
   Mask EmptyMask() const { return Mask(mask_words()); }
   const TokenText& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
@@ -70,8 +76,14 @@ class Vocabulary {
   uint32_t first_child(uint32_t node) const { return first_child_[node]; }
   uint32_t children(uint32_t node) const { return children_[node]; }
   uint8_t byte(uint32_t node) const { return bytes_[node]; }
+  uint32_t parent(uint32_t node) const { return parent_[node]; }
   // The child for `byte`, or 0.
   uint32_t Child(uint32_t node, uint8_t byte) const;
+  // The nodes of one byte, in rising order.
+  std::span<const uint32_t> NodesOf(uint8_t byte) const {
+    return std::span(by_byte_).subspan(by_byte_end_[byte],
+                                       by_byte_end_[byte + 1u] - by_byte_end_[byte]);
+  }
   // The ids that end at a node: one, and rarely more.
   int32_t first_id(uint32_t node) const { return first_id_[node]; }  // -1: none
   int32_t next_id(int32_t id) const { return next_id_[static_cast<size_t>(id)]; }
@@ -79,6 +91,7 @@ class Vocabulary {
  private:
   Vocabulary() = default;
   void BuildTree();
+  void SortNodes();
 
   std::vector<TokenText> tokens_;
   std::vector<int32_t> end_ids_;
@@ -87,6 +100,9 @@ class Vocabulary {
   std::vector<uint32_t> first_child_;
   std::vector<uint16_t> children_;
   std::vector<uint8_t> bytes_;
+  std::vector<uint32_t> parent_;
+  std::vector<uint32_t> by_byte_;
+  std::array<size_t, 257> by_byte_end_{};  // entry i + 1 is where byte i's end
   std::vector<int32_t> first_id_;
   std::vector<int32_t> next_id_;
 };

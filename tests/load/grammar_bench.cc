@@ -267,6 +267,7 @@ int Run(int grammars, int steps) {
   Samples cold;
   Walk(RecordGrammar(0, 1000, true), *vocabulary, &maker, steps, random, &cold);
   std::printf("first answer of the process\n");
+  Print("grammar loaded", {cold.load_us});
   Print("masks, not remembered", cold.miss_us);
   Print("masks, remembered", cold.hit_us);
   Samples warm;

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "services/gateway/text/json.h"
@@ -70,6 +72,40 @@ TEST(Mask, EqualsTryingEveryToken) {
   EXPECT_GT(maker.hits(), 0U);
 }
 
+// With so many tokens what can follow a text is kept in another form.
+TEST(Mask, EqualsTryingEveryTokenOfALargeVocabulary) {
+  const std::vector<std::string> pieces = {"a", "b",  " ", "\"", "<", "/",    "</th", "ink>",
+                                           ">", "\\", "n", ",",  "}", "\xC3", "\xA9"};
+  std::mt19937 random(3);
+  std::set<std::string> texts;
+  while (texts.size() < 40'000) {
+    std::string text;
+    for (size_t n = 2 + random() % 6; n > 0; --n) text += pieces[random() % pieces.size()];
+    texts.insert(text);
+  }
+  texts.insert(std::string(40, 'a'));
+  const auto vocabulary = SmallVocabulary({texts.begin(), texts.end()}, {"</think>"});
+  MaskMaker maker(vocabulary);
+  const auto expect = [&](const text::AnswerForm& form,
+                          const std::vector<std::string>& beginnings) {
+    const auto grammar = text::AnswerGrammar(form, DemoTokenizer());
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    for (const std::string& beginning : beginnings) {
+      Matcher matcher = MatcherFor(*grammar, &maker);
+      ASSERT_TRUE(matcher.AdvanceBytes(beginning)) << beginning;
+      EXPECT_EQ(*matcher.MaskOf(matcher.state(), &maker), TriedMask(matcher)) << beginning;
+    }
+  };
+  const auto schema = text::ParseJson(
+      R"({"properties":{"a":{"type":"string","minLength":3,"maxLength":30},"b":{"type":"string"}}})");
+  expect({.content = text::ContentForm{.json_schema = *schema}},
+         {"", R"({"a":")", R"({"a":"ab)", R"({"a":"abc\)", "{\"a\":\"\xC3",
+          R"({"a":")" + std::string(27, 'a'), R"({"a":")" + std::string(30, 'a'), R"({"b":")",
+          R"({"b":"\)", R"({"b":"\uD83D)", "{\"b\":\"\xC3"});
+  expect({.content = text::ContentForm{.json_object = true}, .opens_think = true},
+         {"", "a", "<", "</", "</t", "</think", "</think>", "</think>{\""});
+}
+
 TEST(Mask, IsTheSameFromACacheThatHoldsNext) {
   const auto vocabulary = DemoVocabulary();
   MaskMaker large(vocabulary);
@@ -84,6 +120,39 @@ TEST(Mask, IsTheSameFromACacheThatHoldsNext) {
     const int32_t token = RandomToken(*mask, *vocabulary, random);
     ASSERT_TRUE(a.Advance(token));
     ASSERT_TRUE(b.Advance(token));
+  }
+}
+
+// Grammars are loaded on the threads that take requests, while the engine's follows answers.
+TEST(Mask, IsTheSameWhileOtherThreadsUseTheMaker) {
+  const auto vocabulary = DemoVocabulary();
+  const std::vector<std::string> schemas = {
+      R"({"type":"string","maxLength":40})", R"({"type":"array","items":{"type":"number"}})",
+      R"({"type":"string","pattern":"^[a-z ]+[.!?]$"})", "true"};
+  const auto walk = [&](MaskMaker* maker, const Grammar& grammar, unsigned seed) {
+    std::vector<Mask> masks;
+    std::mt19937 random(seed);
+    Matcher matcher = MatcherFor(grammar, maker);
+    for (int step = 0; step < 60 && !matcher.ended(); ++step) {
+      masks.push_back(*matcher.MaskOf(matcher.state(), maker));
+      if (!matcher.Advance(RandomToken(masks.back(), *vocabulary, random))) break;
+    }
+    return masks;
+  };
+  std::vector<Grammar> grammars;
+  for (const std::string& schema : schemas) grammars.push_back(SchemaGrammar(schema));
+  MaskMaker shared(vocabulary, {.masks = 16, .grammars = 2});
+  std::vector<std::vector<Mask>> together(8);
+  {
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < together.size(); ++i) {
+      threads.emplace_back([&, i] { together[i] = walk(&shared, grammars[i % 4], i); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  for (unsigned i = 0; i < together.size(); ++i) {
+    MaskMaker own(vocabulary);
+    EXPECT_EQ(together[i], walk(&own, grammars[i % 4], i)) << schemas[i % 4];
   }
 }
 
