@@ -52,6 +52,21 @@ TEST(Regex, Escapes) {
   Expect(R"([\d\-\]a-c\n])", {"5", "-", "]", "b", "\n"}, {"d"});
 }
 
+// ECMA-262 means ASCII by \w and \d, Python and others mean Unicode.
+TEST(Regex, ClassesHoldWhatAllDialectsPutThere) {
+  const std::string e_acute = "\xC3\xA9";
+  const std::string arabic_one = "\xD9\xA1";
+  const std::string dash = "\xE2\x80\x93";
+  Expect(R"(\w)", {"a", "_"}, {e_acute, arabic_one});
+  Expect(R"(\W)", {"-", dash}, {"a", e_acute, arabic_one});
+  Expect(R"([^\w])", {"-", dash}, {"a", e_acute, arabic_one});
+  Expect(R"(\D)", {"a", e_acute, dash, "\xE5\xA4\xA9"}, {"1", arabic_one});
+  Expect(R"([^\d])", {"a", e_acute}, {"1", arabic_one});
+  Expect(R"([^\W])", {"a"}, {"-", e_acute});
+  Expect(R"([^\s])", {"a", e_acute}, {" ", "\xC2\xA0", "\x1C"});
+  Expect(R"([^\S])", {" ", "\t"}, {"a", "\xC2\xA0"});
+}
+
 TEST(Regex, Repetitions) {
   Expect("a*b+c?", {"b", "aabbc"}, {"a", "bcc"});
   Expect("a{3}", {"aaa"}, {"aa", "aaaa"});

@@ -36,6 +36,20 @@ CharSet AllSpace() {
          CharSet::Of(0x1680) | CharSet::Of(0x2000, 0x200A) | CharSet::Of(0x2028, 0x2029) |
          CharSet::Of(0x202F) | CharSet::Of(0x205F) | CharSet::Of(0x3000) | CharSet::Of(0xFEFF);
 }
+CharSet Ascii() {
+  return CharSet::Of(0, 0x7F);
+}
+// Dialects differ in which letters and digits beyond ASCII are \w and \d. These are not in any:
+// large blocks without digits, and punctuation.
+CharSet NoDigits() {
+  return (Ascii() & ~Digits()) | CharSet::Of(0x80, 0x65F) | CharSet::Of(0x1E00, 0x206F) |
+         CharSet::Of(0x3000, 0xA61F);
+}
+CharSet NoWordCharacters() {
+  return (Ascii() & ~WordCharacters()) | CharSet::Of(0xA1, 0xA9) | CharSet::Of(0xAB, 0xB1) |
+         CharSet::Of(0x2010, 0x2027) | CharSet::Of(0x2030, 0x203E) | CharSet::Of(0x2041, 0x2053) |
+         CharSet::Of(0x2055, 0x205E) | CharSet::Of(0x3001, 0x3003) | CharSet::Of(0x3008, 0x3011);
+}
 CharSet LineEnds() {
   return CharSet::Of('\n') | CharSet::Of('\r') | CharSet::Of(0x2028, 0x2029);
 }
@@ -79,6 +93,12 @@ std::optional<Regex> WithoutEmpty(const Regex& regex) {
   }
   return std::nullopt;
 }
+
+// A class of characters where dialects differ: what is in it in all of them, and in any.
+struct ClassOf {
+  CharSet all;
+  CharSet any;
+};
 
 // Recursive descent; the depth limit bounds the stack. After a failure error_ is set and what is
 // returned does not matter.
@@ -213,7 +233,7 @@ class RegexParser {
     if (Take("(")) return Group(depth);
     if (Take("[")) return Class();
     if (Take(".")) return Character(~LineEnds());
-    if (Take("\\")) return Character(Escape());
+    if (Take("\\")) return Character(Escape().all);
     const char c = text_[at_];
     if (c == '*' || c == '+' || c == '?') return Fail("a repetition of nothing");
     if (c == '{') return Fail("a { without anything before it; write \\{ for the character");
@@ -278,7 +298,7 @@ class RegexParser {
   }
 
   // Behind a backslash: a class of characters, or one.
-  CharSet Escape() {
+  ClassOf Escape() {
     if (at_ == text_.size()) {
       Fail("a \\ at its end");
       return {};
@@ -286,17 +306,26 @@ class RegexParser {
     const char32_t c = TakeCharacter();
     switch (c) {
       case 'd':
-        return Digits();
+        return {Digits(), ~NoDigits()};
       case 'D':
-        return ~Digits();
+        return {NoDigits(), ~Digits()};
       case 'w':
-        return WordCharacters();
+        return {WordCharacters(), ~NoWordCharacters()};
       case 'W':
-        return ~WordCharacters();
+        return {NoWordCharacters(), ~WordCharacters()};
       case 's':
-        return AsciiSpace();
+        return {AsciiSpace(), AllSpace()};
       case 'S':
-        return ~AllSpace();
+        return {~AllSpace(), ~AsciiSpace()};
+      default:
+        return One(EscapedCharacter(c));
+    }
+  }
+
+  static ClassOf One(const CharSet& set) { return {set, set}; }
+
+  CharSet EscapedCharacter(char32_t c) {
+    switch (c) {
       case 'n':
         return CharSet::Of('\n');
       case 'r':
@@ -330,9 +359,9 @@ class RegexParser {
   }
 
   // One member of a class, or nothing at its end.
-  CharSet ClassMember() {
-    if (Take("\\")) return Take("b") ? CharSet::Of('\b') : Escape();
-    return CharSet::Of(TakeCharacter());
+  ClassOf ClassMember() {
+    if (!Take("\\")) return One(CharSet::Of(TakeCharacter()));
+    return Take("b") ? One(CharSet::Of('\b')) : Escape();
   }
 
   static std::optional<char32_t> OnlyCharacter(const CharSet& set) {
@@ -342,27 +371,27 @@ class RegexParser {
 
   Regex Class() {
     const bool negated = Take("^");
-    CharSet set;
+    ClassOf set;
     while (error_.empty() && !Take("]")) {
       if (at_ == text_.size()) return Fail("a [ without a ]");
-      CharSet member = ClassMember();
+      ClassOf member = ClassMember();
       const bool range = at_ + 1 < text_.size() && text_[at_] == '-' && text_[at_ + 1] != ']';
       if (range) {
         ++at_;
-        const std::optional<char32_t> first = OnlyCharacter(member);
-        const std::optional<char32_t> last = OnlyCharacter(ClassMember());
+        const std::optional<char32_t> first = OnlyCharacter(member.all);
+        const std::optional<char32_t> last = OnlyCharacter(ClassMember().all);
         if (!error_.empty()) return {};
         if (!first || !last || *first > *last) return Fail("a range of characters without sense");
-        member = CharSet::Of(*first, *last);
+        member = One(CharSet::Of(*first, *last));
       }
-      set = set | member;
-      if (set.ranges().size() > kClassRangesMax) {
+      set = {set.all | member.all, set.any | member.any};
+      if (std::max(set.all.ranges().size(), set.any.ranges().size()) > kClassRangesMax) {
         return Fail(absl::StrCat("a class of more than ", kClassRangesMax, " ranges"));
       }
     }
-    if (negated) set = ~set;
-    if (error_.empty() && set.empty()) return Fail("a class without characters");
-    return Character(std::move(set));
+    CharSet allowed = negated ? ~set.any : std::move(set.all);
+    if (error_.empty() && allowed.empty()) return Fail("a class without characters");
+    return Character(std::move(allowed));
   }
 
   std::string_view text_;

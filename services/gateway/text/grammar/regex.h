@@ -1,14 +1,13 @@
 // Regular expressions as parts of a grammar: the subset of ECMA-262 that describes text without
 // looking around in it.
 //
-// Known: literal characters; . ; classes [a-z] and [^a-z]; \d \D \w \W \s \S (of ASCII, \s and \S
-// of Unicode); \n \r \t \f \v \0 \xHH \uHHHH \u{H...} and escaped punctuation; groups ( ), (?: )
-// and
-// (?<name> ); alternatives |; the repetitions * + ? {n} {n,} {n,m}, also lazy; ^ at the beginning
-// and $ at the end of the expression, or of one of the alternatives that it consists of. Refused by
-// name: looking ahead and behind, references to groups, \b and \B, \p and \P, flags, possessive
-// repetitions, anchors elsewhere, and repetitions of what can be empty if they cannot be written
-// without it.
+// Known: literal characters; . ; classes [a-z] and [^a-z]; \d \D \w \W \s \S (the characters that
+// are in them whether a dialect means ASCII or Unicode); \n \r \t \f \v \0 \xHH \uHHHH \u{H...} and
+// escaped punctuation; groups ( ), (?: ) and (?<name> ); alternatives |; the repetitions * + ? {n}
+// {n,} {n,m}, also lazy; ^ at the beginning and $ at the end of the expression, or of one of the
+// alternatives that it consists of. Refused by name: looking ahead and behind, references to
+// groups, \b and \B, \p and \P, flags, possessive repetitions, anchors elsewhere, and repetitions
+// of what can be empty if they cannot be written without it.
 #ifndef QUARTET_SERVICES_GATEWAY_TEXT_GRAMMAR_REGEX_H_
 #define QUARTET_SERVICES_GATEWAY_TEXT_GRAMMAR_REGEX_H_
 
