@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/text/grammar/alternatives.h"
 #include "services/gateway/text/grammar/number_range.h"
 #include "services/gateway/text/grammar/regex.h"
 #include "services/gateway/text/json.h"
@@ -91,7 +92,7 @@ absl::StatusOr<Expr> SchemaCompiler::Define(const Goal& goal) {
   absl::StatusOr<Goal> expanded = reader_.Expand(goal);
   if (!expanded.ok()) return expanded.status();
   if (*expanded != goal) return RuleFor(*expanded);
-  auto alternatives = reader_.Alternatives(goal);
+  auto alternatives = AlternativesOf(goal, &reader_);
   if (!alternatives.ok()) return alternatives.status();
   if (*alternatives) {
     std::vector<Expr> ways;
@@ -192,16 +193,18 @@ Expr SchemaCompiler::Array(const Wanted& wanted) {
   const Expr item = wanted.items ? RuleFor(*wanted.items) : json_.AnyValue();
   const auto prefix =
       static_cast<uint32_t>(std::min<size_t>(wanted.prefix_items.size(), wanted.items_max));
+  const bool only_prefix = !wanted.prefix_items.empty() && !wanted.items;
+  const uint32_t items_max = only_prefix ? std::max(prefix, wanted.items_min) : wanted.items_max;
   const auto left = [prefix](uint32_t count) {
     return count == kUnlimited ? kUnlimited : count > prefix ? count - prefix : 0;
   };
   // What follows the prefix; before that, what follows each of its items.
   Expr rest = builder_.Never();
   if (prefix == 0) {
-    rest = json_.List(item, wanted.items_min, wanted.items_max);
+    rest = json_.List(item, wanted.items_min, items_max);
   } else {
     rest = builder_.Repeat(builder_.Seq({json_.Comma(), item}), left(wanted.items_min),
-                           left(wanted.items_max));
+                           left(items_max));
   }
   rest = builder_.Seq({rest, close});
   for (uint32_t i = prefix; i-- > 0;) {

@@ -2,15 +2,15 @@
 //
 // Supported: type, enum, const; properties, required, additionalProperties, maxProperties; items,
 // prefixItems, minItems, maxItems; minLength, maxLength, pattern (see regex.h); minimum, maximum,
-// exclusiveMinimum, exclusiveMaximum; anyOf, oneOf (as anyOf), allOf; $ref to # and #/..., also to
-// what it stands in; true and false. format and what only describes is passed over. Any other
-// keyword is an error.
+// exclusiveMinimum, exclusiveMaximum; anyOf, oneOf (see alternatives.h), allOf; $ref to # and
+// #/..., also to what it stands in; true and false. format and what only describes is passed over.
+// Any other keyword is an error that names it.
 //
-// Every answer satisfies the schema (but oneOf may be satisfied more than once). Of all that a
-// schema allows an answer is what one would write:
+// Every answer satisfies the schema. Of all that a schema allows an answer is what one would write:
 //   - on one line, with at most one space after ':' and ','
 //   - properties in the order of the schema
 //   - other properties only where additionalProperties says so, or where no property is declared
+//   - behind prefixItems other items only where items says so, or minItems needs them
 //   - if no type is named, a type that the other keywords are about
 //   - integers without a fraction; numbers between bounds without an exponent
 #ifndef QUARTET_SERVICES_GATEWAY_TEXT_GRAMMAR_JSON_SCHEMA_H_

@@ -57,6 +57,8 @@ constexpr Keyword kKeywords[] = {
     {"writeOnly", 0},
     {"contentEncoding", 0},
     {"contentMediaType", 0},
+    {"contentSchema", 0},
+    {"discriminator", 0},
     {"$schema", 0},
     {"$id", 0},
     {"$comment", 0},
@@ -151,6 +153,15 @@ std::string UnescapedStep(std::string_view step) {
   return key;
 }
 
+// What a step of a pointer leads to, or null.
+const Value* StepInto(const Value& at, const std::string& key) {
+  const bool is_index = at.is_list() && !key.empty() && key.size() < 7 &&
+                        key.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_index) return at.Find(key);
+  const size_t index = std::stoul(key);
+  return index < at.list().size() ? &at.list()[index] : nullptr;
+}
+
 void AddUse(SchemaUse use, Goal* goal) {
   const auto place = std::lower_bound(goal->begin(), goal->end(), use);
   if (place == goal->end() || *place != use) goal->insert(place, use);
@@ -216,16 +227,29 @@ absl::StatusOr<const Value*> SchemaReader::Resolve(const std::string& reference,
     const std::string_view step = rest.substr(0, rest.find('/'));
     rest.remove_prefix(step.size());
     const std::string key = UnescapedStep(step);
-    const Value* next = at->Find(key);
-    if (at->is_list() && !key.empty() && key.size() < 7 &&
-        key.find_first_not_of("0123456789") == std::string::npos) {
-      const size_t index = std::stoul(key);
-      if (index < at->list().size()) next = &at->list()[index];
-    }
+    const Value* next = StepInto(*at, key);
     if (next == nullptr) return wrong("names nothing in the schema");
     at = Child(*at, *next, EscapedStep(key));
   }
   return at;
+}
+
+// A $ref is relative to the nearest $id. Here all are relative to the root.
+absl::Status SchemaReader::CheckBase(std::string_view pointer) const {
+  const Value* at = &root_;
+  for (size_t end = 0; end != std::string_view::npos && end < pointer.size();) {
+    const size_t begin = pointer.find('/', end);
+    if (begin == std::string_view::npos) break;
+    end = pointer.find('/', begin + 1);
+    const std::string_view step = pointer.substr(begin + 1, end - begin - 1);
+    at = StepInto(*at, UnescapedStep(step));
+    if (at == nullptr) break;
+    const Value* id = at->Find("$id");
+    if (id != nullptr && id->is_string() && !id->string().starts_with('#')) {
+      return Wrong(*at, "$id", "is not supported above a $ref, which would be relative to it");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Goal> SchemaReader::Expand(const Goal& goal) {
@@ -246,8 +270,9 @@ absl::StatusOr<Goal> SchemaReader::Expand(const Goal& goal) {
     AddUse(use, &expanded);
     if (const Value* reference = schema.Find("$ref")) {
       if (!reference->is_string()) return Wrong(schema, "$ref", "must be a string");
-      absl::StatusOr<const Value*> target =
-          Resolve(reference->string(), PointerOf({SchemaUse{&schema}}));
+      const std::string pointer = PointerOf({SchemaUse{&schema}});
+      if (absl::Status status = CheckBase(pointer); !status.ok()) return status;
+      absl::StatusOr<const Value*> target = Resolve(reference->string(), pointer);
       if (!target.ok()) return target.status();
       open.push_back({*target});
     }
@@ -263,7 +288,8 @@ absl::StatusOr<Goal> SchemaReader::Expand(const Goal& goal) {
   return expanded;
 }
 
-absl::StatusOr<std::optional<std::vector<Goal>>> SchemaReader::Alternatives(const Goal& expanded) {
+absl::StatusOr<std::optional<SchemaReader::Alternatives>> SchemaReader::FindAlternatives(
+    const Goal& expanded) {
   for (size_t i = 0; i < expanded.size(); ++i) {
     for (const bool any : {true, false}) {
       const SchemaUse& use = expanded[i];
@@ -276,7 +302,7 @@ absl::StatusOr<std::optional<std::vector<Goal>>> SchemaReader::Alternatives(cons
       }
       SchemaUse chosen = use;
       (any ? chosen.any_of_done : chosen.one_of_done) = true;
-      std::vector<Goal> goals;
+      Alternatives found{.goals = {}, .one_of = any ? nullptr : use.schema};
       for (size_t branch = 0; branch < list->list().size(); ++branch) {
         Goal goal;
         for (size_t other = 0; other < expanded.size(); ++other) {
@@ -284,9 +310,9 @@ absl::StatusOr<std::optional<std::vector<Goal>>> SchemaReader::Alternatives(cons
         }
         AddUse({Child(*use.schema, list->list()[branch], absl::StrCat(Av(keyword), "/", branch))},
                &goal);
-        goals.push_back(std::move(goal));
+        found.goals.push_back(std::move(goal));
       }
-      return goals;
+      return found;
     }
   }
   return std::nullopt;
@@ -328,6 +354,7 @@ absl::Status SchemaReader::WantTypes(const Goal& goal, Wanted* wanted) {
     }
     wanted->types &= types;
   }
+  wanted->types_allowed = wanted->types;
   // Who limits strings but names no type means a string.
   if (!named && mentioned != 0) wanted->types &= mentioned;
   return absl::OkStatus();
@@ -365,7 +392,7 @@ absl::Status SchemaReader::WantValues(const Goal& goal, Wanted* wanted) {
 }
 
 absl::StatusOr<bool> SchemaReader::Satisfies(const Value& value, const Wanted& wanted,
-                                             const std::string& pointer) {
+                                             const std::string& pointer) const {
   if ((TypesOf(value) & wanted.types) == 0) return false;
   const auto unsupported = [&](std::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("schema: enum or const together with ", Av(what),

@@ -43,7 +43,8 @@ struct Wanted {
     kArray = 32,
     kObject = 64,
   };
-  uint8_t types = 0;  // a set of these
+  uint8_t types = 0;          // a set of these, of which an answer has one
+  uint8_t types_allowed = 0;  // the schemas allow these, also where they do not speak of them
 
   bool has_values = false;
   std::vector<Value> values;  // of enum and const: those that satisfy all
@@ -87,15 +88,26 @@ class SchemaReader {
   // Adds what $ref and allOf name.
   absl::StatusOr<Goal> Expand(const Goal& goal);
   // The goals of which one must be reached, if `expanded` holds alternatives.
-  absl::StatusOr<std::optional<std::vector<Goal>>> Alternatives(const Goal& expanded);
+  struct Alternatives {
+    std::vector<Goal> goals;
+    const Value* one_of = nullptr;  // the schema with the oneOf that they are from
+  };
+  absl::StatusOr<std::optional<Alternatives>> FindAlternatives(const Goal& expanded);
   // Of an expanded goal without alternatives.
   absl::StatusOr<Wanted> Want(const Goal& expanded);
+  // Whether a value satisfies what was wanted. InvalidArgument if that cannot be told.
+  absl::StatusOr<bool> Satisfies(const Value& value, const Wanted& wanted,
+                                 const std::string& pointer) const;
   // The JSON pointer of the first schema of a goal.
   std::string PointerOf(const Goal& goal) const;
+  // What is wrong with a keyword of a schema.
+  absl::Status Wrong(const Value& schema, std::string_view keyword, std::string_view what) const;
+  const SchemaReaderOptions& options() const { return options_; }
 
  private:
   absl::Status CheckKeywords(const Value& schema);
   absl::StatusOr<const Value*> Resolve(const std::string& reference, const std::string& pointer);
+  absl::Status CheckBase(std::string_view pointer) const;
   const Value* Child(const Value& parent, const Value& child, std::string_view step);
   absl::StatusOr<uint32_t> Count(const Value& schema, std::string_view keyword, uint32_t fallback);
   absl::Status WantTypes(const Goal& goal, Wanted* wanted);
@@ -103,9 +115,6 @@ class SchemaReader {
   absl::Status WantScalars(const Value& schema, Wanted* wanted);
   absl::Status WantItems(const Goal& goal, Wanted* wanted);
   absl::Status WantProperties(const Goal& goal, Wanted* wanted);
-  absl::StatusOr<bool> Satisfies(const Value& value, const Wanted& wanted,
-                                 const std::string& pointer);
-  absl::Status Wrong(const Value& schema, std::string_view keyword, std::string_view what) const;
 
   const Value& root_;
   const SchemaReaderOptions options_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/text/grammar/alternatives.h"
 #include "services/gateway/text/grammar/json_schema.h"
 #include "services/gateway/text/tags.h"
 
@@ -39,7 +40,7 @@ class ArgumentsWriter {
     SchemaReader& reader = compiler_.reader();
     absl::StatusOr<Goal> goal = reader.Expand(reader.root_goal());
     if (!goal.ok()) return goal.status();
-    auto alternatives = reader.Alternatives(*goal);
+    auto alternatives = AlternativesOf(*goal, &reader);
     if (!alternatives.ok()) return alternatives.status();
     if (*alternatives) {
       std::vector<Expr> ways;
@@ -100,7 +101,7 @@ class ArgumentsWriter {
   absl::StatusOr<Expr> DefineValue(const Goal& goal) {
     absl::StatusOr<Goal> expanded = compiler_.reader().Expand(goal);
     if (!expanded.ok()) return expanded.status();
-    auto alternatives = compiler_.reader().Alternatives(*expanded);
+    auto alternatives = AlternativesOf(*expanded, &compiler_.reader());
     if (!alternatives.ok()) return alternatives.status();
     if (*alternatives) {
       std::vector<Expr> ways;
