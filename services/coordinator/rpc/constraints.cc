@@ -26,42 +26,46 @@ std::string WireMask(const grammar::Mask& mask) {
 
 }  // namespace
 
+Constraints::Model::Model(grammar::Vocabulary parsed)
+    : end_ids(parsed.end_ids()),
+      maker(std::make_shared<const grammar::Vocabulary>(std::move(parsed))) {}
+
+std::shared_ptr<Constraints::Model> Constraints::model() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return model_;
+}
+
 absl::StatusOr<std::string> Constraints::PutVocabulary(std::string_view bytes,
                                                        uint32_t vocab_size) {
-  std::string digest = Digest(bytes);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (digest == digest_) return digest;
-  }
+  const std::string digest = Digest(bytes);
+  if (digest == vocabulary_digest()) return digest;
   absl::StatusOr<grammar::Vocabulary> parsed = grammar::Vocabulary::Parse(bytes);
   if (!parsed.ok()) return parsed.status();
   if (parsed->size() != vocab_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("vocabulary: it has ", parsed->size(), " tokens, the model has ", vocab_size));
   }
+  grammar::Mask ends = parsed->EmptyMask();
+  for (const int32_t id : parsed->end_ids()) grammar::Allow(id, &ends);
+  auto model = std::make_shared<Model>(*std::move(parsed));
+  model->digest = digest;
+  model->end_mask = WireMask(ends);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!digest_.empty() && digest_ != digest) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("vocabulary: its digest is ", digest, ", and the engine has one with ",
-                     digest_, "; all gateways of an engine must have the same tokenizer"));
-  }
-  vocabulary_ = std::make_shared<grammar::Vocabulary>(*std::move(parsed));
-  digest_ = digest;
-  return digest;
+  if (model_ == nullptr) model_ = std::move(model);
+  if (model_->digest == digest) return digest;
+  return absl::FailedPreconditionError(
+      absl::StrCat("vocabulary: its digest is ", digest, ", and the engine has one with ",
+                   model_->digest, "; all gateways of an engine must have the same tokenizer"));
 }
 
 std::string Constraints::vocabulary_digest() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return digest_;
+  const std::shared_ptr<const Model> known = model();
+  return known == nullptr ? "" : known->digest;
 }
 
-absl::StatusOr<grammar::Constraint> Constraints::Create(const v1::Submit& submit) {
-  std::shared_ptr<const grammar::Vocabulary> vocabulary;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    vocabulary = vocabulary_;
-  }
-  if (vocabulary == nullptr) {
+absl::StatusOr<grammar::Constraint> Constraints::Create(const v1::Submit& submit) const {
+  const std::shared_ptr<Model> known = model();
+  if (known == nullptr) {
     return absl::FailedPreconditionError(
         "grammar: the engine has no vocabulary yet (PutVocabulary)");
   }
@@ -70,22 +74,18 @@ absl::StatusOr<grammar::Constraint> Constraints::Create(const v1::Submit& submit
     return std::find(submit.end_ids().begin(), submit.end_ids().end(), id) !=
            submit.end_ids().end();
   };
-  if (submit.ignore_eos() || !std::ranges::all_of(vocabulary->end_ids(), is_end)) {
+  if (submit.ignore_eos() || !std::ranges::all_of(known->end_ids, is_end)) {
     return absl::InvalidArgumentError(
         "grammar: every end token of the vocabulary must be in end_ids, and ignore_eos be false");
   }
-  if (!maker_.has_value()) {
-    maker_.emplace(vocabulary);
-    end_ids_ = vocabulary->end_ids();
-    grammar::Mask ends = vocabulary->EmptyMask();
-    for (const int32_t id : end_ids_) grammar::Allow(id, &ends);
-    end_mask_ = WireMask(ends);
-  }
   absl::StatusOr<grammar::Constraint> constraint =
-      grammar::Constraint::Create(submit.grammar(), &*maker_);
-  if (constraint.ok()) return constraint;
-  return absl::Status(constraint.status().code(),
-                      absl::StrCat("grammar: ", constraint.status().message()));
+      grammar::Constraint::Create(submit.grammar(), &known->maker);
+  if (!constraint.ok()) {
+    return absl::Status(constraint.status().code(),
+                        absl::StrCat("grammar: ", constraint.status().message()));
+  }
+  constraint->MaskAt(0);
+  return constraint;
 }
 
 void Constraints::Add(uint64_t request, grammar::Constraint constraint) {
@@ -114,21 +114,18 @@ void Constraints::OnResult(const StepOutcome& outcome) {
 
 bool Constraints::FillMasks(StepPlan& plan) {
   bool any = false;
+  const std::shared_ptr<const Model> known = model();
   for (PlanRow& row : plan.rows) {
     if (row.masked_id == 0) continue;
     any = true;
-    Fill(open_.at(row.masked_id), row);
+    Fill(*known, open_.at(row.masked_id), row);
     sent_[row.seq_uid] = row.masked_id;
   }
   if (any) plan.plan_hash = PlanHash(plan);
   return any;
 }
 
-bool Constraints::IsEnd(int32_t id) const {
-  return std::ranges::binary_search(end_ids_, id);
-}
-
-void Constraints::Fill(Open& open, PlanRow& row) const {
+void Constraints::Fill(const Model& model, Open& open, PlanRow& row) const {
   std::vector<int32_t> drafts;
   if (row.draft_tokens > 0 && open.seq_uid == row.seq_uid) drafts = std::move(open.drafts);
   open.seq_uid = row.seq_uid;
@@ -138,8 +135,11 @@ void Constraints::Fill(Open& open, PlanRow& row) const {
   for (size_t position = 0; position <= row.draft_tokens; ++position) {
     // Behind a draft that is not accepted, or that ends the answer, nobody is told what is drawn;
     // but something must be.
-    const bool counts = position <= accepted && !(position > 0 && IsEnd(drafts[position - 1]));
-    row.allow_masks.push_back(counts ? WireMask(*open.constraint.MaskAt(position)) : end_mask_);
+    const bool behind_end = position > 0 && position <= accepted &&
+                            std::ranges::binary_search(model.end_ids, drafts[position - 1]);
+    const bool counts = position <= accepted && !behind_end;
+    row.allow_masks.push_back(counts ? WireMask(*open.constraint.MaskAt(position))
+                                     : model.end_mask);
   }
 }
 

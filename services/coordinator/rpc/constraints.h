@@ -21,7 +21,8 @@ namespace quartet::coordinator {
 
 // Holds constrained requests to their grammars: follows what they are told, and says for each row
 // that samples what may be drawn. A constraint stays with its request while that waits, runs or has
-// lost its place. Belongs to the engine's thread, but for the vocabulary.
+// lost its place. Belongs to the engine's thread, but for what comes before a request is the
+// engine's: the vocabulary and the making of a constraint.
 class Constraints {
  public:
   // The bytes of a grammar::Vocabulary of `vocab_size` tokens; its digest. InvalidArgument if they
@@ -31,8 +32,10 @@ class Constraints {
   std::string vocabulary_digest() const;
 
   // For a submit with a grammar. FailedPrecondition without a vocabulary, InvalidArgument if the
-  // grammar is none or the request could go on after its answer has ended.
-  absl::StatusOr<grammar::Constraint> Create(const v1::Submit& submit);
+  // grammar is none or the request could go on after its answer has ended. Works out the first mask
+  // and what makes the later ones quick: the first grammars of a process take tens of milliseconds.
+  // Thread safe.
+  absl::StatusOr<grammar::Constraint> Create(const v1::Submit& submit) const;
   void Add(uint64_t request, grammar::Constraint constraint);
   void Forget(uint64_t request) { open_.erase(request); }
 
@@ -52,16 +55,22 @@ class Constraints {
     std::vector<int32_t> drafts;  // behind what that row drew
   };
 
-  void Fill(Open& open, PlanRow& row) const;
-  bool IsEnd(int32_t id) const;
+  // What follows from the vocabulary. The maker outlives all constraints.
+  struct Model {
+    explicit Model(grammar::Vocabulary parsed);
 
-  mutable std::mutex mutex_;  // guards the next two
-  std::shared_ptr<const grammar::Vocabulary> vocabulary_;
-  std::string digest_;
+    std::string digest;
+    std::vector<int32_t> end_ids;  // sorted
+    std::string end_mask;          // allows nothing but the end
+    grammar::MaskMaker maker;
+  };
 
-  std::optional<grammar::MaskMaker> maker_;       // from the first grammar on; outlives open_
-  std::vector<int32_t> end_ids_;                  // sorted
-  std::string end_mask_;                          // allows nothing but the end
+  std::shared_ptr<Model> model() const;
+  void Fill(const Model& model, Open& open, PlanRow& row) const;
+
+  mutable std::mutex mutex_;      // guards the next
+  std::shared_ptr<Model> model_;  // put once
+
   absl::flat_hash_map<uint64_t, Open> open_;      // by request
   absl::flat_hash_map<uint64_t, uint64_t> sent_;  // seq_uid of an unanswered row -> request
 };

@@ -136,6 +136,9 @@ class Engine::Impl {
     }
     return constraints_.PutVocabulary(bytes, snapshot.vocab_size);
   }
+  absl::StatusOr<grammar::Constraint> Constrain(const v1::Submit& submit) const {
+    return constraints_.Create(submit);
+  }
   void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
 
  private:
@@ -205,14 +208,9 @@ class Engine::Impl {
       metrics_.OnRefused("not_ready");
       return event.stream->End(absl::UnavailableError(not_ready_reason_));
     }
-    std::optional<grammar::Constraint> constraint;
-    if (!event.submit.grammar().empty()) {
-      absl::StatusOr<grammar::Constraint> created = constraints_.Create(event.submit);
-      if (!created.ok()) {
-        metrics_.OnRefused("grammar");
-        return event.stream->End(created.status());
-      }
-      constraint = *std::move(created);
+    if (event.constraint.has_value() && !event.constraint->ok()) {
+      metrics_.OnRefused("grammar");
+      return event.stream->End(event.constraint->status());
     }
     Request request = ToRequest(event.submit);
     if (absl::Status status = NameUnits(event.submit.cache_salt(), request); !status.ok()) {
@@ -226,7 +224,9 @@ class Engine::Impl {
     switch (outcome.kind) {
       case SubmitOutcome::Kind::kAccepted:
         metrics_.OnAccepted(event.submit.max_tokens());
-        if (constraint.has_value()) constraints_.Add(outcome.id, *std::move(constraint));
+        if (event.constraint.has_value()) {
+          constraints_.Add(outcome.id, **std::move(event.constraint));
+        }
         return clients_.Add(outcome.id, event.submit.request_id(), event.stream, std::move(units));
       case SubmitOutcome::Kind::kInvalid:
         metrics_.OnRefused("invalid");
@@ -724,6 +724,9 @@ const EngineOptions& Engine::options() const {
 }
 absl::StatusOr<std::string> Engine::PutVocabulary(std::string_view bytes) {
   return impl_->PutVocabulary(bytes);
+}
+absl::StatusOr<grammar::Constraint> Engine::Constrain(const v1::Submit& submit) const {
+  return impl_->Constrain(submit);
 }
 void Engine::DumpFlight() {
   impl_->DumpFlight();

@@ -8,11 +8,13 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "proto/quartet/v1/engine.pb.h"
 #include "services/common/metrics.h"
 #include "services/common/status_channel.h"
 #include "services/coordinator/core/snapshot_plan.h"
 #include "services/coordinator/core/types.h"
 #include "services/coordinator/rpc/event_queue.h"
+#include "services/grammar/constraint.h"
 
 namespace quartet::coordinator {
 
@@ -98,6 +100,8 @@ class Engine {
   const EngineOptions& options() const;
   // What grammars are about, once the engine is ready; its digest (constraints.h). Thread safe.
   absl::StatusOr<std::string> PutVocabulary(std::string_view bytes);
+  // What holds a submit's answer to its grammar (constraints.h). Thread safe.
+  absl::StatusOr<grammar::Constraint> Constrain(const v1::Submit& submit) const;
   // Has the engine thread write a recording. Thread safe.
   void DumpFlight();
   // A refusal that a stream made by itself, for the metrics.

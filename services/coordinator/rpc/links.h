@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/quartet/v1/engine.pb.h"
 #include "proto/quartet/v1/worker.pb.h"
+#include "services/grammar/constraint.h"
 
 // What the engine thread and the streams of the gRPC server know of each other. Streams turn
 // callbacks into events; the engine answers through these two interfaces.
@@ -52,6 +55,8 @@ class WorkerStream {
 struct SubmitEvent {
   std::shared_ptr<ClientStream> stream;
   v1::Submit submit;
+  // With a grammar: what holds the answer to it, or why nothing can.
+  std::optional<absl::StatusOr<grammar::Constraint>> constraint;
 };
 struct TruncateEvent {
   std::shared_ptr<ClientStream> stream;

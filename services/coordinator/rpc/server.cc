@@ -57,11 +57,9 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
     switch (request_.message_case()) {
       case v1::EngineRequest::kSubmit:
         if (submitted_) return Refuse("a second submit in one call");
+        if (!PushSubmit()) return End(absl::UnavailableError("the coordinator is shutting down"));
         submitted_ = true;
-        if (!engine_->events().Push(
-                SubmitEvent{shared_from_this(), std::move(*request_.mutable_submit())})) {
-          return End(absl::UnavailableError("the coordinator is shutting down"));
-        }
+        if (gone_) Gone("");  // meanwhile, and the engine was not told
         break;
       case v1::EngineRequest::kTruncate:
         if (!submitted_) return Refuse("truncate before submit");
@@ -92,6 +90,13 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   }
 
  private:
+  bool PushSubmit() {
+    SubmitEvent event{shared_from_this(), std::move(*request_.mutable_submit()), std::nullopt};
+    // Here and not on the engine's thread, whose steps would wait for it.
+    if (!event.submit.grammar().empty()) event.constraint = engine_->Constrain(event.submit);
+    return engine_->events().Push(std::move(event));
+  }
+
   void Refuse(const std::string& message) {
     const auto self = shared_from_this();  // the end may let go of this stream at once
     // The end first: once the engine knows that the client is gone, it ends the call in its own
@@ -104,6 +109,7 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   // Tells the engine once; a call that ended in order is not in its table any more. With a message,
   // ends the call too.
   void Gone(const std::string& message) {
+    gone_ = true;
     if (submitted_ && !told_gone_.exchange(true)) {
       engine_->events().Push(ClientGoneEvent{shared_from_this()});
     }
@@ -118,7 +124,8 @@ class GenerateStream final : public BidiStream<v1::EngineRequest, v1::EngineEven
   const uint64_t id_;
   Engine* const engine_;
   v1::EngineRequest request_;
-  std::atomic<bool> submitted_{false};
+  std::atomic<bool> submitted_{false};  // the engine has it
+  std::atomic<bool> gone_{false};
   bool truncated_ = false;
   std::atomic<bool> paused_{false};
   std::atomic<bool> pause_queued_{false};
