@@ -1,12 +1,14 @@
 """Answers that nothing but a grammar's masks has guided, against jsonschema: 300 generated schemas."""
 
 import json
+import math
 import random
 import subprocess
 
 import pytest
 from jsonschema import Draft202012Validator
 
+import schemas as e2e_schemas
 from conftest import BIN, ROOT
 
 SCHEMAS = 300
@@ -133,22 +135,28 @@ class Schemas:
         return {"enum": self.random.sample(values, self.random.randint(1, 5))}
 
 
+def walk(schemas, walks, *flags):
+    """What quartet-grammar-walks makes of them, line by line."""
+    lines = "".join(json.dumps(schema, ensure_ascii=False) + "\n" for schema in schemas)
+    command = [BIN / "quartet-grammar-walks", ROOT / "models" / "quartet-demo-exl3", str(walks), *flags]
+    run = subprocess.run(command, input=lines.encode(), capture_output=True)
+    assert run.returncode == 0, run.stderr.decode()
+    for line in run.stdout.decode().strip("\n").split("\n"):  # splitlines would cut strings at U+2028
+        result = json.loads(line)
+        assert "error" not in result, f"{result['error']}: {json.dumps(schemas[result['schema']])}"
+        yield result
+
+
 @pytest.mark.parametrize("seed", [1])
 def test_every_answer_is_json_that_satisfies_its_schema(seed):
     schemas = Schemas(seed)
     drawn = [schemas.draw() for _ in range(SCHEMAS)]
     for schema in drawn:
         Draft202012Validator.check_schema(schema)
-    lines = "".join(json.dumps(schema, ensure_ascii=False) + "\n" for schema in drawn)
-    model = ROOT / "models" / "quartet-demo-exl3"
-    run = subprocess.run([BIN / "quartet-grammar-walks", model, str(WALKS)], input=lines.encode(), capture_output=True)
-    assert run.returncode == 0, run.stderr.decode()
     answers = unfinished = 0
     answered = set()
-    for line in run.stdout.decode().strip("\n").split("\n"):  # splitlines would cut strings at U+2028
-        result = json.loads(line)
+    for result in walk(drawn, WALKS):
         schema = drawn[result["schema"]]
-        assert "error" not in result, f"{result['error']}: {json.dumps(schema)}"
         if "unfinished" in result:
             unfinished += 1
             continue
@@ -160,3 +168,18 @@ def test_every_answer_is_json_that_satisfies_its_schema(seed):
     print(f"{answers} answers by {len(answered)} schemas, {unfinished} unfinished")
     assert len(answered) == SCHEMAS
     assert unfinished <= answers / 50
+
+
+def test_no_answer_is_longer_than_its_schema_allows():
+    """Though the walks want to go on for as long as they can."""
+    drawn = [e2e_schemas.schema_number(index) for index in range(SCHEMAS)]
+    drawn = [schema for schema in drawn if e2e_schemas.longest(schema) < math.inf]
+    answers = 0
+    for result in walk(drawn, WALKS, "long"):
+        schema = drawn[result["schema"]]
+        assert "unfinished" not in result, json.dumps(schema, ensure_ascii=False)
+        e2e_schemas.validate(result["text"], schema)
+        assert len(result["text"].encode()) <= e2e_schemas.longest(schema), result["text"]
+        answers += 1
+    print(f"{answers} answers by {len(drawn)} schemas of bounded length")
+    assert answers == WALKS * len(drawn) > SCHEMAS

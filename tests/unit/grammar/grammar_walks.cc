@@ -1,13 +1,15 @@
-// quartet-grammar-walks MODEL_FOLDER WALKS: reads JSON Schemas from standard input, one a line, and
-// writes answers that only masks have guided: for each schema WALKS lines
+// quartet-grammar-walks MODEL_FOLDER WALKS [long]: reads JSON Schemas from standard input, one a
+// line, and writes answers that only masks have guided: for each schema WALKS lines
 // {"schema":I,"text":"..."}. A schema that cannot be compiled is {"schema":I,"error":"..."}; an
-// answer that is not complete after 2,000 tokens, {"schema":I,"unfinished":true}.
+// answer that is not complete after 2,000 tokens, {"schema":I,"unfinished":true}. They like to come
+// to an end; with `long` they end where there is nothing else to say.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,9 +54,11 @@ int Closing(const std::string& bytes, bool in_string) {
   }
 }
 
-int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, const std::string& text, bool close,
+enum class Wish { kGoOn, kWander, kClose };
+
+int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, const std::string& text, Wish wish,
                std::mt19937& random) {
-  close = close || random() % 8 == 0;
+  const bool close = wish == Wish::kClose || (wish == Wish::kWander && random() % 8 == 0);
   const bool in_string = InString(text);
   std::vector<int32_t> ids;
   std::vector<int32_t> ends;
@@ -72,7 +76,8 @@ int32_t Choose(const Mask& mask, const Vocabulary& vocabulary, const std::string
     }
     if (closing == best) ids.push_back(id);
   }
-  if (!ends.empty() && (ids.empty() || close || random() % 4 == 0)) return ends[0];
+  const bool may_end = wish != Wish::kGoOn && (close || random() % 4 == 0);
+  if (!ends.empty() && (ids.empty() || may_end)) return ends[0];
   return ids.empty() ? -1 : ids[random() % ids.size()];
 }
 
@@ -87,14 +92,14 @@ void Print(size_t schema, const char* key, text::Value value) {
 }
 
 // What could not be done, if anything.
-std::string Walk(const Grammar& grammar, size_t schema, MaskMaker* maker,
+std::string Walk(const Grammar& grammar, size_t schema, bool go_on, MaskMaker* maker,
                  const Vocabulary& vocabulary, std::mt19937& random) {
   auto constraint = Constraint::Create(grammar.Serialize(), maker);
   if (!constraint.ok()) return std::string(constraint.status().message());
   std::string text;
   for (int step = 0; step < kStepsMax; ++step) {
-    const int32_t token =
-        Choose(*constraint->MaskAt(0), vocabulary, text, step >= kStepsFree, random);
+    const Wish wish = go_on ? Wish::kGoOn : step < kStepsFree ? Wish::kWander : Wish::kClose;
+    const int32_t token = Choose(*constraint->MaskAt(0), vocabulary, text, wish, random);
     if (token < 0) return "no token is allowed after " + text;
     if (absl::Status status = constraint->Advance({&token, 1}); !status.ok()) {
       return std::string(status.message());
@@ -109,7 +114,7 @@ std::string Walk(const Grammar& grammar, size_t schema, MaskMaker* maker,
   return "";
 }
 
-int Run(const std::string& folder, int walks) {
+int Run(const std::string& folder, int walks, bool go_on) {
   const auto tokenizer = text::Tokenizer::Load(folder + "/tokenizer.json");
   if (!tokenizer.ok()) {
     std::cerr << tokenizer.status() << "\n";
@@ -143,7 +148,7 @@ int Run(const std::string& folder, int walks) {
       continue;
     }
     for (int walk = 0; walk < walks; ++walk) {
-      const std::string fault = Walk(*grammar, schema, &maker, *vocabulary, random);
+      const std::string fault = Walk(*grammar, schema, go_on, &maker, *vocabulary, random);
       if (!fault.empty()) {
         std::cerr << "schema " << schema << ": " << fault << "\n";
         return 1;
@@ -157,9 +162,10 @@ int Run(const std::string& folder, int walks) {
 }  // namespace quartet::grammar
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: quartet-grammar-walks MODEL_FOLDER WALKS < schemas.jsonl\n";
+  const bool go_on = argc == 4 && std::string_view(argv[3]) == "long";
+  if (argc != 3 && !go_on) {
+    std::cerr << "usage: quartet-grammar-walks MODEL_FOLDER WALKS [long] < schemas.jsonl\n";
     return 2;
   }
-  return quartet::grammar::Run(argv[1], std::atoi(argv[2]));
+  return quartet::grammar::Run(argv[1], std::atoi(argv[2]), go_on);
 }
