@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer programs of tests/fuzz with AddressSanitizer and UBSan, and runs each from its kept corpus:
-#   scripts/fuzz.sh [--seconds N] [--jobs N] [--keep] [TARGET ...]
+#   scripts/fuzz.sh [--seconds N] [--jobs N] [--seed N] [--keep] [TARGET ...]
 #     --seconds N   how long each program runs (30)
 #     --jobs N      how many run at the same time (one for each core)
+#     --seed N      of what is tried (another one each time)
 #     --keep        packs what was found, made as small as it covers the same, into tests/fuzz/corpora
 # Without names all run. A finding is printed with the input that shows it, and the exit status is 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n 2,7p "$0" | sed 's/^# //'; exit 2; }
-seconds=30 jobs=$(nproc) keep= targets=()
+usage() { sed -n 2,8p "$0" | sed 's/^# //'; exit 2; }
+seconds=30 jobs=$(nproc) seed=0 keep= targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?}; shift 2 ;;
     --jobs) jobs=${2:?}; shift 2 ;;
+    --seed) seed=${2:?}; shift 2 ;;
     --keep) keep=yes; shift ;;
     -*) usage ;;
     *) targets+=("$1"); shift ;;
@@ -40,8 +42,8 @@ fuzz_one() {  # TARGET
   local target=$1 corpus=$build/corpus/$1 log=$build/log/$1.txt kept=tests/fuzz/corpora/$1.tar.xz status=0
   mkdir -p "$corpus" $build/log $build/findings
   [ ! -f "$kept" ] || tar -C "$corpus" -xJf "$kept"
-  # One input may take 5 s (with sanitizers) and 2 GiB; more is a finding too.
-  $build/bin/fuzz_"$target" "$corpus" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -max_len=16384 \
+  # One input may take 20 s (with sanitizers, on cores that others use) and 2 GiB; more is a finding too.
+  $build/bin/fuzz_"$target" "$corpus" -max_total_time="$seconds" -timeout=20 -seed="$seed" -rss_limit_mb=2048 -max_len=16384 \
     -print_final_stats=1 -artifact_prefix=$build/findings/"$target"- >"$log" 2>&1 || status=$?
   local runs rate edges
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -52,7 +54,7 @@ fuzz_one() {  # TARGET
   [ $status = 0 ] || { tail -n 30 "$log" >&2; return 1; }
 }
 export -f fuzz_one
-export seconds build
+export seconds seed build
 printf '%-24s %12s %10s %8s %8s  %s\n' target runs 'runs/s' edges corpus "result after $seconds s"
 failed=
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'fuzz_one {}' || failed=yes
