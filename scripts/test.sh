@@ -14,6 +14,6 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
 fi
 scripts/install_packages.sh "${groups[@]}"
 scripts/make_venv.sh
-cmake --preset $preset -DQUARTET_TESTS=ON >build/configure.log || { cat build/configure.log; exit 1; }
+cmake --preset $preset -DQUARTET_TESTS=ON -DQUARTET_PRECOMPILED=ON >build/configure.log || { cat build/configure.log; exit 1; }
 NINJA_STATUS='[%f of %t] ' ninja -C build/$preset -j "$(nproc)"
 exec ctest --preset $preset -j "$(nproc)"

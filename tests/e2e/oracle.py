@@ -294,33 +294,53 @@ class Report:
     failures: list = dataclasses.field(default_factory=list)
 
 
-def run(settings, seed, conversations, max_turns, progress=lambda line: None, margin=None):
+def run(settings, seed, conversations, max_turns, progress=lambda line: None, margin=None, jobs=1):
     """Runs every setting and compares. Settings must hold a reference for each number of ranks, before the others.
 
     margin: in logits, how far two tokens may be apart where the texts of two settings of one size part; None: nowhere.
+    jobs: clusters at a time, which share the cores; the references come before all others.
     """
     report = Report()
     references = {}
-    for setting in settings:
+    lock = threading.Lock()
+
+    def run_one(setting, at_a_time):
+        threads = []
+        if jobs > 1:
+            threads = ["--threads", str(max(1, os.cpu_count() // (at_a_time * setting.ranks)))]
         with tempfile.TemporaryDirectory() as logs, \
-                conftest.serve(MODEL, setting.ranks, *setting.flags(), "--log-dir", logs) as cluster:
+                conftest.serve(MODEL, setting.ranks, *setting.flags(), *threads, "--log-dir", logs) as cluster:
             said = converse_all(cluster.http.removeprefix("http://"), setting, seed, conversations, max_turns)
-            report.settings += 1
-            report.compared_turns += sum(map(len, said))
-            report.compared_tokens += sum(len(turn.tokens) for turns in said for turn in turns)
-            if setting.ranks in references and margin is not None:
-                compare_by_margin(report, setting, said, {setting.ranks: references[setting.ranks]}, logs, margin)
-            elif setting.ranks in references:
-                for number, turn, at in first_difference(said, references[setting.ranks]):
-                    report.failures.append(
-                        f"{setting.name}: conversation {number}, turn {turn}, token {at}: "
-                        f"{said[number][turn].tokens[at:at + 1]} instead of "
-                        f"{references[setting.ranks][number][turn].tokens[at:at + 1]}")
-            else:
-                compare_by_margin(report, setting, said, references, logs, margin or NEAR_TIE_LOGITS)
-                references[setting.ranks] = said
-        progress(f"{setting.name}: {len(report.failures)} failures so far")
+            with lock:
+                report.settings += 1
+                report.compared_turns += sum(map(len, said))
+                report.compared_tokens += sum(len(turn.tokens) for turns in said for turn in turns)
+                compare(report, setting, said, references, logs, margin)
+                references.setdefault(setting.ranks, said)
+                progress(f"{setting.name}: {len(report.failures)} failures so far")
+
+    first = {}
+    for setting in settings:
+        first.setdefault(setting.ranks, setting)
+    for part in list(first.values()), [setting for setting in settings if setting not in first.values()]:
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for done in [pool.submit(run_one, setting, min(jobs, len(part))) for setting in part]:
+                done.result()
     return report
+
+
+def compare(report, setting, said, references, logs, margin):
+    """Against the reference of the same size, or a reference itself against those of the other sizes."""
+    reference = references.get(setting.ranks)
+    if reference is None:
+        compare_by_margin(report, setting, said, references, logs, margin or NEAR_TIE_LOGITS)
+    elif margin is not None:
+        compare_by_margin(report, setting, said, {setting.ranks: reference}, logs, margin)
+    else:
+        for number, turn, at in first_difference(said, reference):
+            report.failures.append(
+                f"{setting.name}: conversation {number}, turn {turn}, token {at}: "
+                f"{said[number][turn].tokens[at:at + 1]} instead of {reference[number][turn].tokens[at:at + 1]}")
 
 
 def compare_by_margin(report, setting, said, references, logs, most):
@@ -346,9 +366,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--margin", type=float, help="allow differences between tokens that are so many logits apart")
+    parser.add_argument("--jobs", type=int, default=1, help="clusters at a time")
     args = parser.parse_args()
     report = run(pairwise(args.ranks), args.seed, args.conversations, args.turns,
-                 progress=lambda line: print(line, flush=True), margin=args.margin)
+                 progress=lambda line: print(line, flush=True), margin=args.margin, jobs=args.jobs)
     for failure in report.failures:
         print(failure)
     print(f"{report.settings} settings, {report.compared_turns} turns, {report.compared_tokens} tokens, "
