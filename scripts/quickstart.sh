@@ -15,7 +15,7 @@ esac
 scripts/install_packages.sh build
 mkdir -p build
 if [ ! -f build/cpu/build.ninja ]; then
-  cmake --preset cpu >build/configure.log || { cat build/configure.log; exit 1; }
+  cmake --preset cpu -DQUARTET_PRECOMPILED=ON >build/configure.log || { cat build/configure.log; exit 1; }
 fi
 NINJA_STATUS='[%f of %t] ' ninja -C build/cpu -j "$(nproc)" \
   quartet quartet-gateway quartet-coordinator quartet-shard-worker
