@@ -73,68 +73,54 @@ QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x) {
 }
 
 // `to`: where this lane's two rows' sums of the matrix begin, null for rows that are not there.
-// `x`: this lane's row of its tile of the first unit.
-template <int kBits, bool kMul1, bool kColumnMajor>
+// `x`: this lane's row of its tile of the first unit. job.count is a multiple of kRing, the units
+// in flight: then nothing but the products is done for a unit, and the rest once for kRing of them.
+template <int kBits, bool kMul1, bool kColumnMajor, int kRing>
 QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
                                  int units_of_strip, const uint32_t* x, float* const* to) {
-  // Pairs of units in flight; widths that are rare get by with less code. There is always an even
-  // number of units.
-  constexpr int kPairs = kBits == 2 || kBits == 3 ? 2 : 1;
   constexpr int kUnitWords = 32 * kBits;
-  Words<kBits> ring[kPairs][2];
+  Words<kBits> ring[kRing];
   const uint32_t* next =
       w.trellis +
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
-  int left = job.strips * job.count;  // to load
-  int left_of_strip = job.count;
-  const auto load = [&](Words<kBits>* pair) {
-    if (left > 0) {
-      pair[0] = LoadWords<kBits>(next);
-      pair[1] = LoadWords<kBits>(next + kUnitWords);
-    }
-    left -= 2;
-    left_of_strip -= 2;
-    next += 2 * kUnitWords;
-    if (left_of_strip == 0) {
-      left_of_strip = job.count;
-      next += (units_of_strip - job.count) * kUnitWords;
-    }
-  };
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) load(ring[i]);
-
-  Sums sums[kTurns];
+  for (int u = 0; u < kRing; ++u) ring[u] = LoadWords<kBits>(next + u * kUnitWords);
+  // From the last units of a strip to the first of the one behind.
+  const int to_next_strip = (units_of_strip - job.count + kRing) * kUnitWords;
+  const int last_strip = job.first_strip + job.strips - 1;
+  for (int strip = job.first_strip; strip <= last_strip; ++strip) {
+    Sums sums[kTurns];
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
-  int todo = job.strips * job.count;
-  int todo_of_strip = job.count;
-  int strip = job.first_strip;
-  const uint32_t* tile = x;
-  while (todo > 0) {
+    for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
+    const uint32_t* tile = x;
+    for (int left = job.count; left > 0; left -= kRing) {
+      const bool ends = left == kRing;
+      const bool more = !ends || strip < last_strip;
+      next += ends ? to_next_strip : kRing * kUnitWords;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      if (todo <= 0) break;
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
+      for (int u = 0; u < kRing; ++u) {
         uint32_t inputs[16];
         LoadInputs(tile + u * 4 * kTileWords, inputs);
-        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, ring[i][u], code, inputs);
+        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, ring[u], code, inputs);
+        if (more) ring[u] = LoadWords<kBits>(next + u * kUnitWords);
       }
-      load(ring[i]);
-      tile += 8 * kTileWords;
-      todo -= 2;
-      todo_of_strip -= 2;
-      if (todo_of_strip == 0) {
-        AddTurns(sums);
-        StoreSums<kColumnMajor>(sums[0], to, strip);
-#pragma unroll
-        for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
-        todo_of_strip = job.count;
-        tile = x;
-        ++strip;
-      }
+      tile += kRing * 4 * kTileWords;
+    }
+    AddTurns(sums);
+    StoreSums<kColumnMajor>(sums[0], to, strip);
+  }
+}
+
+// There is always an even number of units; widths that are rare get by with less code.
+template <int kBits, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void StreamWidth(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
+                                int units_of_strip, const uint32_t* x, float* const* to) {
+  if constexpr (kBits == 2 || kBits == 3) {
+    if (job.count % 4 == 0) {
+      return StreamStrips<kBits, kMul1, kColumnMajor, 4>(w, code, job, units_of_strip, x, to);
     }
   }
+  StreamStrips<kBits, kMul1, kColumnMajor, 2>(w, code, job, units_of_strip, x, to);
 }
 
 template <bool kMul1, bool kColumnMajor>
@@ -145,32 +131,32 @@ QUARTET_DEVICE void StreamAnyWidth(const Exl3Weights& w, const WarpJob& job, int
     const Exl3Codebook mcg = {kMcgMultiplier, 0, w.codebook.mask};
     switch (w.bits) {
       case 2:
-        return StreamStrips<2, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<2, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
       case 3:
-        return StreamStrips<3, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<3, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
       case 4:
-        return StreamStrips<4, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<4, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
       default:
         break;
     }
   }
   switch (w.bits) {
     case 1:
-      return StreamStrips<1, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<1, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 2:
-      return StreamStrips<2, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<2, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 3:
-      return StreamStrips<3, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<3, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 4:
-      return StreamStrips<4, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<4, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 5:
-      return StreamStrips<5, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<5, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 6:
-      return StreamStrips<6, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<6, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     case 7:
-      return StreamStrips<7, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<7, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
     default:
-      return StreamStrips<8, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<8, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
   }
 }
 
