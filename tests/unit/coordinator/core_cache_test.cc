@@ -326,6 +326,8 @@ void RunSeed(uint64_t seed, Ledger* sum) {
       const uint32_t own = pick(1, config.max_model_len - 2200);
       Request request =
           Ask(Prompt(shared, own, static_cast<int32_t>(pick(0, 3))), pick(1, 60), pick(1, 3));
+      // Others take their place from these.
+      if (pick(0, 2) == 0) request.request_class = RequestClass::kBatch;
       if (request.prompt_ids.size() + request.max_tokens > config.max_model_len) continue;
       const SubmitOutcome outcome = harness.Submit(request);
       if (outcome.kind == SubmitOutcome::Kind::kAccepted) {
@@ -361,7 +363,7 @@ TEST(CoreCacheRandom, NobodyEverSaysAnythingElseThanAlone) {
     RunSeed(seed, &sum);
   }
   EXPECT_GT(sum.prefix_hit_tokens, 0u);
-  EXPECT_GT(sum.preemptions, 0u);
+  EXPECT_GT(sum.preemptions, Share(1000));
   EXPECT_GT(sum.cancelled, 0u);
 }
 
