@@ -215,7 +215,7 @@ TEST_F(ServeCommand, AServiceThatEndsBeforeItIsReadyIsReportedWithItsLog) {
 }
 
 TEST_F(ServeCommand, AWorkerThatIsKilledWhileServingIsReportedAndAllIsStopped) {
-  env_["FAKE_SHARD_WORKER"] = absl::StrCat(kGoodWorker, "log the last words;wait");
+  env_["FAKE_SHARD_WORKER"] = absl::StrCat("log the last words;", kGoodWorker, "wait");
   Program quartet(Command(), env_);
   ASSERT_TRUE(quartet.WaitForOutput("Ctrl-C stops it."));
   const pid_t victim = Pids("shard-worker").front();
