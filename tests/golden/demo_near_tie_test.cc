@@ -188,6 +188,7 @@ TEST_F(DemoNearTieTest, WhatPartsWasNear) {
       "other experts in the last layer (alone they are chosen by %.1e)\n",
       kWays, kWays - ways_parted, same, ways_parted, widest, parted, other_token, by_last_row,
       alone.choices.back().gap);
+  EXPECT_GT(ways_parted, 0) << "nothing was tried: no way chose anything differently";
   EXPECT_EQ(by_last_row, other_token);
 }
 
