@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/exl3.cuh"
 #include "kernels/cuda/device/exl3_input.cuh"
+#include "kernels/cuda/device/exl3_single.cuh"
 
 namespace quartet::cuda {
 namespace {
@@ -39,28 +40,14 @@ struct WarpJob {
   int count;
 };
 
-// Asks for a warp's first units, so that they come while the inputs are transformed.
+// Asks for 4 KiB of a warp's first units, so that they come while the inputs are transformed.
 QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int units_of_strip) {
-  constexpr int kBytes = 4096;
-  const int bytes = job.count * 128 * w.bits;
-  const auto* begin =
-      reinterpret_cast<const char*>(w.trellis) +
-      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * 128 * w.bits;
+  const int unit_bytes = 128 * w.bits;
+  const int64_t begin =
+      (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * unit_bytes;
   const int at = 128 * Lane();
-  if (at < min(bytes, kBytes)) PrefetchL2(begin + at);
-}
-
-// The sums of a strip to memory.
-template <bool kColumnMajor>
-QUARTET_DEVICE void StoreSums(Sums& sums, float* const* to, int strip) {
-  FinishSums(sums);
-  if (!OwnsSums()) return;
-#pragma unroll
-  for (int i = 0; i < Sums::kCount; ++i) {
-    float* row = to[RowBitOfSum(i)];
-    if (row != nullptr) {
-      row[strip * kStrip + ColumnOfLine<kColumnMajor>(LineOfSum(i))] = sums.v[i];
-    }
+  if (at < job.count * unit_bytes) {
+    PrefetchL2(reinterpret_cast<const char*>(w.trellis) + begin + at);
   }
 }
 
@@ -72,91 +59,189 @@ QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x) {
   }
 }
 
-// `to`: where this lane's two rows' sums of the matrix begin, null for rows that are not there.
-// `x`: this lane's row of its tile of the first unit. job.count is a multiple of kRing, the units
-// in flight: then nothing but the products is done for a unit, and the rest once for kRing of them.
-template <int kBits, bool kMul1, bool kColumnMajor, int kRing>
+// What is done with a strip's units, one after the other: for several rows with tensor cores.
+template <int kBits, bool kMul1, bool kColumnMajor>
+class RowsOfStrip {
+ public:
+  static constexpr int kUnitWords = 4 * kTileWords;  // of activations
+
+  // `to`: where this lane's two rows' sums of the first strip are, null for rows that are not
+  // there.
+  QUARTET_DEVICE explicit RowsOfStrip(float* const* to) : to_{to[0], to[1]} {}
+
+  QUARTET_DEVICE void Begin() {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) exl3::Clear(sums_[turn]);
+  }
+  // `tile`: this lane's row of its tile.
+  QUARTET_DEVICE void Add(int /*unit*/, const Words<kBits>& words, Exl3Codebook code,
+                          const uint32_t* tile) {
+    uint32_t inputs[16];
+    LoadInputs(tile, inputs);
+    MultiplyUnit<kBits, kMul1, kColumnMajor>(sums_, words, code, inputs);
+  }
+  QUARTET_DEVICE void End() {
+    AddTurns(sums_);
+    FinishSums(sums_[0]);
+    if (OwnsSums()) {
+#pragma unroll
+      for (int i = 0; i < Sums::kCount; ++i) {
+        float* row = to_[RowBitOfSum(i)];
+        if (row != nullptr) {
+          row[strip_at_ + ColumnOfLine<kColumnMajor>(LineOfSum(i))] = sums_[0].v[i];
+        }
+      }
+    }
+    strip_at_ += kStrip;
+  }
+
+ private:
+  float* to_[2];
+  int strip_at_ = 0;
+  Sums sums_[kTurns];
+};
+
+// For a single row, without.
+template <int kBits, bool kMul1, bool kColumnMajor>
+class SingleRowOfStrip {
+ public:
+  static constexpr int kUnitWords = 4 * kSingleTileWords;
+
+  // `to`: where the row's sums of the first strip are.
+  QUARTET_DEVICE explicit SingleRowOfStrip(float* to)
+      : to_(to + ColumnOfLine<kColumnMajor>(RunOfLane() + 8 * (TileOfLane() & 1))) {}
+
+  QUARTET_DEVICE void Begin() { sums_ = {}; }
+  QUARTET_DEVICE void Add(int unit, const Words<kBits>& words, Exl3Codebook code,
+                          const uint32_t* tile) {
+    __half2 of_unit[2];
+    MultiplySingleUnit<kBits, kMul1, kColumnMajor>(words, code, tile, of_unit);
+    if (unit % 2 == 0) {
+      before_[0] = of_unit[0], before_[1] = of_unit[1];
+    } else {
+      AddUnits(sums_, before_, of_unit, tile);
+    }
+  }
+  QUARTET_DEVICE void End() {
+    const float sum = SumOfLines(sums_);
+    if (TileOfLane() <= 1) *to_ = sum;
+    to_ += kStrip;
+  }
+
+ private:
+  float* to_;
+  SingleSums sums_;
+  __half2 before_[2];  // of an even unit
+};
+
+// `x`: this lane's activations of the first unit. job.count is a multiple of kRing, the units in
+// flight: then nothing but the products is done for a unit, and the rest once for kRing of them.
+template <int kBits, int kRing, typename Strip>
 QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
-                                 int units_of_strip, const uint32_t* x, float* const* to) {
+                                 int units_of_strip, const uint32_t* x, Strip strip) {
   constexpr int kUnitWords = 32 * kBits;
   Words<kBits> ring[kRing];
+  const int lane_words = WordsOfLane<kBits>();
   const uint32_t* next =
-      w.trellis +
+      w.trellis + lane_words +
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
+  const int strip_words = units_of_strip * kUnitWords;
+  const int line = 32 * Lane();
+  const int ahead = line < job.count * kUnitWords ? strip_words + line - lane_words : 0;
 #pragma unroll
   for (int u = 0; u < kRing; ++u) ring[u] = LoadWords<kBits>(next + u * kUnitWords);
-  // From the last units of a strip to the first of the one behind.
-  const int to_next_strip = (units_of_strip - job.count + kRing) * kUnitWords;
-  const int last_strip = job.first_strip + job.strips - 1;
-  for (int strip = job.first_strip; strip <= last_strip; ++strip) {
-    Sums sums[kTurns];
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) Clear(sums[turn]);
+  for (int strips = job.strips; strips > 0; --strips) {
+    const bool last = strips == 1;
+    // The ring is too short for what comes from memory.
+    if (!last && ahead != 0) PrefetchL2(next + ahead);
+    strip.Begin();
     const uint32_t* tile = x;
     for (int left = job.count; left > 0; left -= kRing) {
-      const bool ends = left == kRing;
-      const bool more = !ends || strip < last_strip;
-      next += ends ? to_next_strip : kRing * kUnitWords;
+      // From the last units of a strip to the first of the one behind. After all of them the last
+      // ones are fetched again: not to would take more instructions.
+      const int step = left > kRing ? kRing * kUnitWords
+                       : last       ? 0
+                                    : strip_words - (job.count - kRing) * kUnitWords;
+      next += step;
 #pragma unroll
       for (int u = 0; u < kRing; ++u) {
-        uint32_t inputs[16];
-        LoadInputs(tile + u * 4 * kTileWords, inputs);
-        MultiplyUnit<kBits, kMul1, kColumnMajor>(sums, ring[u], code, inputs);
-        if (more) ring[u] = LoadWords<kBits>(next + u * kUnitWords);
+        strip.Add(u, ring[u], code, tile + u * Strip::kUnitWords);
+        ring[u] = LoadWords<kBits>(next + u * kUnitWords);
       }
-      tile += kRing * 4 * kTileWords;
+      tile += kRing * Strip::kUnitWords;
     }
-    AddTurns(sums);
-    StoreSums<kColumnMajor>(sums[0], to, strip);
+    strip.End();
   }
 }
 
+// Where a block's products go and what they are made of.
+struct RowSums {
+  const uint32_t* shared;  // activations
+  int rows;
+  int row_words;
+  float* single;  // the first row's sums of the warp's first strip
+  float* to[2];   // this lane's two rows' of that strip, null for rows that are not there
+};
+
 // There is always an even number of units; widths that are rare get by with less code.
+template <int kBits, typename Strip>
+QUARTET_DEVICE void StreamInRing(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
+                                 int units_of_strip, const uint32_t* x, const Strip& strip) {
+  if constexpr (kBits == 2 || kBits == 3) {
+    if (job.count % 4 == 0) return StreamStrips<kBits, 4>(w, code, job, units_of_strip, x, strip);
+  }
+  StreamStrips<kBits, 2>(w, code, job, units_of_strip, x, strip);
+}
+
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void StreamWidth(const Exl3Weights& w, Exl3Codebook code, const WarpJob& job,
-                                int units_of_strip, const uint32_t* x, float* const* to) {
-  if constexpr (kBits == 2 || kBits == 3) {
-    if (job.count % 4 == 0) {
-      return StreamStrips<kBits, kMul1, kColumnMajor, 4>(w, code, job, units_of_strip, x, to);
-    }
+                                int units_of_strip, const RowSums& rows) {
+  if (rows.rows == 1) {
+    const SingleRowOfStrip<kBits, kMul1, kColumnMajor> strip(rows.single);
+    const uint32_t* x = rows.shared + TileOfLane() * kSingleTileWords;
+    return StreamInRing<kBits>(w, code, job, units_of_strip, x, strip);
   }
-  StreamStrips<kBits, kMul1, kColumnMajor, 2>(w, code, job, units_of_strip, x, to);
+  const RowsOfStrip<kBits, kMul1, kColumnMajor> strip(rows.to);
+  // Rows that are not there read another's activations; their sums go nowhere.
+  const uint32_t* x =
+      rows.shared + min(RunOfLane(), rows.rows - 1) * rows.row_words + TileOfLane() * kTileWords;
+  StreamInRing<kBits>(w, code, job, units_of_strip, x, strip);
 }
 
 template <bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void StreamAnyWidth(const Exl3Weights& w, const WarpJob& job, int units_of_strip,
-                                   const uint32_t* x, float* const* to) {
+                                   const RowSums& rows) {
   // The usual codebook with a multiplier that the compiler knows: an operand less to fetch.
   if (!kMul1 && w.codebook.multiplier == kMcgMultiplier) {
     const Exl3Codebook mcg = {kMcgMultiplier, 0, w.codebook.mask};
     switch (w.bits) {
       case 2:
-        return StreamWidth<2, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<2, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, rows);
       case 3:
-        return StreamWidth<3, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<3, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, rows);
       case 4:
-        return StreamWidth<4, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, x, to);
+        return StreamWidth<4, kMul1, kColumnMajor>(w, mcg, job, units_of_strip, rows);
       default:
         break;
     }
   }
   switch (w.bits) {
     case 1:
-      return StreamWidth<1, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<1, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 2:
-      return StreamWidth<2, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<2, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 3:
-      return StreamWidth<3, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<3, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 4:
-      return StreamWidth<4, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<4, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 5:
-      return StreamWidth<5, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<5, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 6:
-      return StreamWidth<6, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<6, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     case 7:
-      return StreamWidth<7, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<7, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
     default:
-      return StreamWidth<8, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, x, to);
+      return StreamWidth<8, kMul1, kColumnMajor>(w, w.codebook, job, units_of_strip, rows);
   }
 }
 
@@ -185,8 +270,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   job.strips = p.strips_per_warp;
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
-  PrefetchUnits(w, job, units_of_strip);
   if constexpr (kActivations) {
+    PrefetchUnits(w, job, units_of_strip);
     PrefetchScales(p, group, part);
     // Groups were there before the kernel that multiplied gate and up began.
     AwaitPrevious();
@@ -203,7 +288,9 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   if constexpr (kActivations) {
     StageActivations(p, slice, group, shared);
   } else {
-    StageRows(p, slice, group.x_rows, w.suh, shared);
+    // Behind the inputs, which must not wait for all that.
+    StageRows(p, slice, group.x_rows, w.suh, shared,
+              [&] { PrefetchUnits(w, job, units_of_strip); });
   }
   // What comes after needs the output scales of these strips.
   const int outputs = kStrip * kWarps * p.strips_per_warp;
@@ -212,20 +299,19 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   }
   __syncthreads();
 
-  float* to[2];
+  const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
+  const auto sums_of = [&](int row) {
+    return p.sums + (static_cast<int64_t>(part) * p.slots + group.slots[row]) * width +
+           static_cast<int64_t>(matrix) * p.out + job.first_strip * kStrip;
+  };
+  RowSums sums = {
+      .shared = shared, .rows = rows, .row_words = slice.row_words, .single = sums_of(0), .to = {}};
 #pragma unroll
   for (int bit = 0; bit < 2; ++bit) {
     const int row = RowOfSums(bit);
-    const int64_t width = static_cast<int64_t>(p.matrices) * p.out;
-    to[bit] = row < rows
-                  ? p.sums + (static_cast<int64_t>(part) * p.slots + group.slots[row]) * width +
-                        static_cast<int64_t>(matrix) * p.out
-                  : nullptr;
+    sums.to[bit] = row < rows ? sums_of(row) : nullptr;
   }
-  // Rows that are not there read another's activations; their sums go nowhere.
-  const uint32_t* x =
-      shared + min(RunOfLane(), rows - 1) * slice.row_words + TileOfLane() * kTileWords;
-  StreamAnyWidth<kMul1, kColumnMajor>(w, job, units_of_strip, x, to);
+  StreamAnyWidth<kMul1, kColumnMajor>(w, job, units_of_strip, sums);
 }
 
 }  // namespace

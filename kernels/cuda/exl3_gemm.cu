@@ -24,12 +24,14 @@ QUARTET_DEVICE void StoreInputs(float* v, uint16_t* row, int block,
   Hadamard(v);
   const int at = 4 * Lane();
   uint16_t* unit = row + block * kBlock + at / kUnitInputs * kUnitInputs;
+  uint32_t saturated = 0;
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     // Neighbours stay neighbours.
     *reinterpret_cast<uint32_t*>(unit + PlaceOfInput(at % kUnitInputs + i)) =
-        HalfBits(v[i], saturation) | HalfBits(v[i + 1], saturation) << 16;
+        HalfBits(v[i], saturated) | HalfBits(v[i + 1], saturated) << 16;
   }
+  CountSaturated(saturated, saturation);
 }
 
 QUARTET_DEVICE const Exl3Weights& WeightsAt(const Exl3Positions& positions, int expert,
@@ -78,7 +80,7 @@ struct WeightStream {
 
 template <int kBits>
 QUARTET_DEVICE void LoadAhead(const uint32_t* unit, uint32_t* words) {
-  const Words<kBits> loaded = LoadWords<kBits>(unit);
+  const Words<kBits> loaded = LoadWords<kBits>(unit + WordsOfLane<kBits>());
 #pragma unroll
   for (int i = 0; i < kBits; ++i) words[i] = loaded.v[i];
 }
@@ -129,7 +131,7 @@ QUARTET_DEVICE void DecodeNext(WeightStream& stream, Exl3Codebook code, bool mor
       }
       if (more) LoadAhead<kBits>(stream.next[s] + 2 * 32 * kBits, stream.words[1][s]);
     } else {
-      words = LoadWords<kBits>(stream.next[s]);
+      words = LoadWords<kBits>(stream.next[s] + WordsOfLane<kBits>());
     }
     stream.next[s] += 32 * kBits;
     weights[s] = DecodeUnit<kBits, kMul1, kColumnMajor>(words, code);

@@ -156,16 +156,18 @@ QUARTET_DEVICE __half2 AsHalves(uint32_t v) {
   memcpy(&halves, &v, sizeof(v));
   return halves;
 }
+QUARTET_DEVICE uint32_t AsWord(__half2 v) {
+  uint32_t word;
+  memcpy(&word, &v, sizeof(v));
+  return word;
+}
 
 // A weight as two halves whose sum it is. For mul1 one of them is zero.
 template <bool kMul1>
 QUARTET_DEVICE uint32_t WeightPair(uint32_t product, Exl3Codebook code) {
   if constexpr (kMul1) {
     const uint32_t sum = __dp4a(product, 0x01010101u, 0x6400u);  // the half 1024 + sum of the bytes
-    const __half2 value = __hfma2(AsHalves(sum), AsHalves(code.mask), AsHalves(0x0000C931u));
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
+    return AsWord(__hfma2(AsHalves(sum), AsHalves(code.mask), AsHalves(0x0000C931u)));
   } else {
     return (product & code.mask) ^ 0x3B603B60u;
   }
@@ -176,9 +178,10 @@ QUARTET_DEVICE uint32_t WeightPair(uint32_t product, Exl3Codebook code) {
 // Where K divides 16, positions 16 / K apart have their states side by side in one word X = B:A of
 // the shifted stream. B's product needs X >> 16; A's is X's product less B's, moved up: a
 // multiply-add in place of a mask, since shifts and masks load the busiest pipe.
-// Otherwise every state lies in a word, or in the word that begins in the middle of one: it is
-// moved to the top by a multiplication and down by a shift.
-template <int kBits, bool kMul1>
+// With kMasked of the 16 pairs it is a mask after all, for kernels that load the multiply pipe
+// more. Otherwise every state lies in a word, or in the word that begins in the middle of one: it
+// is moved to the top by a multiplication and down by a shift.
+template <int kBits, bool kMul1, int kMasked = 0>
 QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* weights /*[32]*/) {
   if constexpr (16 % kBits == 0) {
     constexpr int kApart = 16 / kBits;
@@ -189,7 +192,9 @@ QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* we
       for (int i = 0; i < kApart; ++i) {
         const uint32_t x = __funnelshift_r(w[n + 1], w[n], i * kBits);
         const uint32_t upper = (x >> 16) * code.multiplier + code.addend;
-        const uint32_t lower = upper * 0xFFFF0000u + (x * code.multiplier + both);
+        const bool masked = (n * kApart + i) * kMasked % 16 < kMasked;
+        const uint32_t lower = masked ? (x & 0xFFFF) * code.multiplier + code.addend
+                                      : upper * 0xFFFF0000u + (x * code.multiplier + both);
         const int last = (n + 1) * (32 / kBits) - 1 - i;
         weights[last] = WeightPair<kMul1>(lower, code);
         weights[last - kApart] = WeightPair<kMul1>(upper, code);
@@ -225,14 +230,19 @@ struct Words {
   uint32_t v[kBits];
 };
 
+// Where they begin in a unit.
 template <int kBits>
-QUARTET_DEVICE Words<kBits> LoadWords(const uint32_t* unit) {
+QUARTET_DEVICE int WordsOfLane() {
+  return (4 * RunOfLane() + TileOfLane()) * WordVector(kBits);
+}
+// `lane_words`: of the unit, from where this lane's begin.
+template <int kBits>
+QUARTET_DEVICE Words<kBits> LoadWords(const uint32_t* lane_words) {
   constexpr int kVector = WordVector(kBits);
-  const int at = (4 * RunOfLane() + TileOfLane()) * kVector;
   Words<kBits> words;
 #pragma unroll
   for (int i = 0; i < kBits / kVector; ++i) {
-    const uint32_t* p = unit + i * 32 * kVector + at;
+    const uint32_t* p = lane_words + i * 32 * kVector;
     if constexpr (kVector == 4) {
       const uint4 v = LoadStreaming(reinterpret_cast<const uint4*>(p));
       words.v[4 * i] = v.x, words.v[4 * i + 1] = v.y, words.v[4 * i + 2] = v.z,
@@ -247,17 +257,24 @@ QUARTET_DEVICE Words<kBits> LoadWords(const uint32_t* unit) {
   return words;
 }
 
+// This lane's run of a unit. All lanes of the warp call.
+template <int kBits, bool kMul1, int kMasked = 0>
+QUARTET_DEVICE void DecodeRunOfLane(const Words<kBits>& words, Exl3Codebook code,
+                                    uint32_t* weights /*[32]*/) {
+  uint32_t w[kBits + 1];
+  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1], LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
+#pragma unroll
+  for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
+  DecodeRun<kBits, kMul1, kMasked>(w, code, weights);
+}
+
 // Decodes a unit and adds its products to kTurns sums. `x` holds the lane's row of its tile: 16
 // activations, each twice in a word.
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void MultiplyUnit(Sums* sums, const Words<kBits>& words, Exl3Codebook code,
                                  const uint32_t* x) {
-  uint32_t w[kBits + 1];
-  w[0] = __shfl_sync(kFullMask, words.v[kBits - 1], LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
-#pragma unroll
-  for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
   uint32_t weights[32];
-  DecodeRun<kBits, kMul1>(w, code, weights);
+  DecodeRunOfLane<kBits, kMul1>(words, code, weights);
 #pragma unroll
   for (int r = 0; r < 16; r += 2) {
     MultiplyInputs(sums[r / 2 % kTurns], weights[PlaceInRun<kColumnMajor>(r, 0)],

@@ -9,13 +9,16 @@
 
 namespace quartet::cuda::exl3 {
 
-// v rounded to FP16, as bits. Saturates.
-QUARTET_DEVICE uint32_t HalfBits(float v, SaturationCounters* saturation) {
-  if (fabsf(v) >= 65520.0f) {
-    if (saturation != nullptr) atomicAdd(&saturation->f16, 1ull);
-    v = copysignf(65504.0f, v);
+// v rounded to FP16, as bits. Saturates; adds one to `count` then.
+QUARTET_DEVICE uint32_t HalfBits(float v, uint32_t& count) {
+  const bool beyond = fabsf(v) >= 65520.0f;
+  count += beyond ? 1 : 0;
+  return __half_as_ushort(__float2half_rn(beyond ? copysignf(65504.0f, v) : v));
+}
+QUARTET_DEVICE void CountSaturated(uint32_t count, SaturationCounters* saturation) {
+  if (count != 0 && saturation != nullptr) {
+    atomicAdd(&saturation->f16, static_cast<unsigned long long>(count));
   }
-  return __half_as_ushort(__float2half_rn(v));
 }
 
 // Four elements of a row of `width` floats, zeros beyond it.
@@ -44,23 +47,23 @@ QUARTET_DEVICE float4 LoadFresh4(const float* p) {
 }
 
 // The sums of four elements over the parts of a product, first part first, in `kRuns` places that
-// lie `apart`. All loads of eight parts are under way at a time: each takes most of a microsecond.
-template <int kRuns>
-QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stride, int parts,
-                             float (*v)[4]) {
-  constexpr int kAtOnce = 8;
+// lie `apart`. All loads of kAtOnce parts are under way at a time: each takes most of a
+// microsecond.
+template <int kRuns, int kAtOnce>
+QUARTET_DEVICE void SumPartsBy(const float* sums, int64_t apart, int64_t part_stride, int parts,
+                               float (*v)[4]) {
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) v[run][0] = v[run][1] = v[run][2] = v[run][3] = 0.0f;
-  for (int first = 0; first < parts; first += kAtOnce) {
+  for (int left = parts; left > 0; left -= kAtOnce) {
     float4 four[kRuns][kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {
-        four[run][i] = first + i < parts
-                           ? LoadFresh4(sums + run * apart + (first + i) * part_stride)
-                           : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        four[run][i] =
+            i < left ? LoadFresh4(sums + run * apart) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
+      sums += part_stride;
     }
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
@@ -70,6 +73,15 @@ QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stri
         v[run][2] += four[run][i].z, v[run][3] += four[run][i].w;
       }
     }
+  }
+}
+template <int kRuns>
+QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stride, int parts,
+                             float (*v)[4]) {
+  if (parts <= 4) {
+    SumPartsBy<kRuns, 4>(sums, apart, part_stride, parts, v);
+  } else {
+    SumPartsBy<kRuns, 8>(sums, apart, part_stride, parts, v);
   }
 }
 QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
@@ -113,43 +125,66 @@ struct InputSlice {
 };
 
 // Four inputs as bits of halves, each twice in a word.
-QUARTET_DEVICE void StageFour(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int at,
-                              uint32_t* row) {
+QUARTET_DEVICE void StageFour(const uint32_t* halves, int at, uint32_t* row) {
   constexpr uint32_t kTwice = 0x10001;
   *reinterpret_cast<uint4*>(row + at / 16 * kTileWords + at % 16) =
-      make_uint4(a * kTwice, b * kTwice, c * kTwice, d * kTwice);
+      make_uint4(halves[0] * kTwice, halves[1] * kTwice, halves[2] * kTwice, halves[3] * kTwice);
+}
+
+// Four inputs of the only row; a warp has a block. They are brought to a size at which sums of
+// products neither overflow in FP16 nor lose bits below it: the largest of the block to 2^8 .. 2^9.
+QUARTET_DEVICE void StageFourSingle(const uint32_t* halves, int at, uint32_t* row) {
+  float most = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) most = fmaxf(most, fabsf(HalfToFloat(halves[i])));
+  const int exponent = static_cast<int>(__float_as_uint(WarpMax(most)) >> 23) - 127;
+  const int up = min(8 - exponent, 14);
+  const auto factor = static_cast<uint32_t>(up + 15) << 10;
+  const __half2 factors = AsHalves(factor | factor << 16);
+  uint32_t* tile = row + at / 16 * kSingleTileWords;
+  *reinterpret_cast<uint2*>(tile + at % 16 / 2) =
+      make_uint2(AsWord(__hmul2(AsHalves(halves[0] | halves[1] << 16), factors)),
+                 AsWord(__hmul2(AsHalves(halves[2] | halves[3] << 16), factors)));
+  if (at % 16 == 0) tile[8] = static_cast<uint32_t>(127 - up) << 23;
+}
+
+// Rounds a block's four inputs of this lane and stages them as the block's number of rows wants.
+QUARTET_DEVICE void Stage(const float* v, int at, const InputSlice& slice, int row,
+                          uint32_t* shared) {
+  uint32_t halves[4], saturated = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) halves[i] = HalfBits(v[i], saturated);
+  CountSaturated(saturated, slice.saturation);
+  if (slice.rows == 1) {
+    StageFourSingle(halves, at, shared);
+  } else {
+    StageFour(halves, at, shared + row * slice.row_words);
+  }
 }
 
 // Rows of x: scaled, transformed and rounded here. Row r of the slice is row x_rows[r] of x.
+// `meanwhile` is called when the first loads are under way. There is little code on purpose: it
+// runs once or twice, and most of its time is that of fetching it.
+template <typename Meanwhile>
 QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slice,
-                              const int32_t* x_rows, const uint16_t* suh, uint32_t* shared) {
-  constexpr int kAtOnce = 2;
-  const int blocks = slice.inputs / kBlock;
-  for (int row = 0; row < slice.rows; ++row) {
-    const float* x = p.x + x_rows[row] * p.x_stride;
-    for (int base = 0; base < blocks; base += kAtOnce * kWarps) {
-      float v[kAtOnce][4], scale[kAtOnce][4];
+                              const int32_t* x_rows, const uint16_t* suh, uint32_t* shared,
+                              Meanwhile meanwhile) {
+  const int blocks = slice.inputs / kBlock;  // of a row
+  bool first = true;
+#pragma unroll 1
+  for (int task = Warp(); task < slice.rows * blocks || first; task += kWarps) {
+    const bool is_there = task < slice.rows * blocks;
+    const int row = is_there ? task / blocks : 0;
+    const int at_slice = (is_there ? task % blocks : 0) * kBlock + 4 * Lane();
+    float v[4], scale[4];
+    LoadPadded(p.x + x_rows[row] * p.x_stride, slice.begin + at_slice, p.used_in, v);
+    LoadHalves(suh + slice.begin + at_slice, scale);
+    if (first) meanwhile();
+    first = false;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i * kWarps >= blocks) break;
-        const int block = min(base + i * kWarps + Warp(), blocks - 1);
-        const int at = slice.begin + block * kBlock + 4 * Lane();
-        LoadPadded(x, at, p.used_in, v[i]);
-        LoadHalves(suh + at, scale[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i * kWarps >= blocks) break;
-        const int block = base + i * kWarps + Warp();
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v[i][j] *= scale[i][j];
-        Hadamard(v[i]);
-        if (block >= blocks) continue;
-        StageFour(HalfBits(v[i][0], slice.saturation), HalfBits(v[i][1], slice.saturation),
-                  HalfBits(v[i][2], slice.saturation), HalfBits(v[i][3], slice.saturation),
-                  block * kBlock + 4 * Lane(), shared + row * slice.row_words);
-      }
-    }
+    for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+    Hadamard(v);
+    if (is_there) Stage(v, at_slice, slice, row, shared);
   }
 }
 
@@ -159,6 +194,7 @@ QUARTET_DEVICE void StageActivations(const Exl3ProductParams& p, const InputSlic
                                      const Exl3Group& group, uint32_t* shared) {
   const int blocks = slice.inputs / kBlock;  // of a row
   const int64_t width = 2 * static_cast<int64_t>(p.in);
+#pragma unroll 1
   for (int task = Warp(); task < slice.rows * blocks; task += kWarps) {
     const int row = task / blocks;
     const int at_slice = task % blocks * kBlock + 4 * Lane();
@@ -173,9 +209,7 @@ QUARTET_DEVICE void StageActivations(const Exl3ProductParams& p, const InputSlic
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] *= scale[i];
     Hadamard(v);
-    StageFour(HalfBits(v[0], slice.saturation), HalfBits(v[1], slice.saturation),
-              HalfBits(v[2], slice.saturation), HalfBits(v[3], slice.saturation), at_slice,
-              shared + row * slice.row_words);
+    Stage(v, at_slice, slice, row, shared);
   }
 }
 

@@ -19,6 +19,10 @@ constexpr int RowWords(int inputs) {
   return inputs / 16 * kTileWords + 16;
 }
 
+// The activations of a single row: a tile's 16 as halves, then the scale of its block. Never more
+// than RowWords.
+constexpr int kSingleTileWords = 12;
+
 // Products of many rows: one block multiplies a tile of rows with kColumnTile outputs. Small tiles
 // waste less where an expert has few rows, large ones decode the weights less often.
 constexpr int kSmallRowTile = 64;

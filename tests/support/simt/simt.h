@@ -371,6 +371,12 @@ inline __half __high2half(__half2 v) {
 inline __half2 __half2half2(__half v) {
   return {v, v};
 }
+inline __half2 __low2half2(__half2 v) {
+  return {v.x, v.x};
+}
+inline __half2 __high2half2(__half2 v) {
+  return {v.y, v.y};
+}
 inline __half2 __halves2half2(__half a, __half b) {
   return {a, b};
 }

@@ -1,0 +1,81 @@
+#ifndef QUARTET_KERNELS_CUDA_DEVICE_EXL3_SINGLE_CUH_
+#define QUARTET_KERNELS_CUDA_DEVICE_EXL3_SINGLE_CUH_
+
+#include "kernels/cuda/device/exl3.cuh"
+
+// Products of a single row of x, which is what most experts of a decode step have. Tensor cores
+// would do it with one of eight columns in use, and their instructions do not run beside those that
+// decode; sm_90 also slows its clock down for them. So a lane multiplies its weights itself: a
+// weight's two halves with twice the same activation in one instruction. 16 products are summed in
+// FP16, two such sums added, and the rest is FP32: 6.5e-4 of the result, where rounding activations
+// to FP16 takes 2.1e-4 (random numbers).
+
+namespace quartet::cuda::exl3 {
+
+// Pairs of DecodeRun whose lower state is masked: multiplications of halves load the multiply pipe
+// of sm_90, while older ones have a pipe of their own for them.
+#if QUARTET_ARCH >= 900
+constexpr int kMaskedOfSingle = 8;
+#else
+constexpr int kMaskedOfSingle = 0;
+#endif
+
+// Sums of this lane's weights, before those of the four tiles come together.
+struct SingleSums {
+  float v[2][2];  // [first or second line][lower or upper halves of weights]
+};
+
+// A lane's activations of a unit: 16 halves of its tile.
+QUARTET_DEVICE void LoadSingleInputs(const uint32_t* tile, uint32_t* x /*[8]*/) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint4 four = reinterpret_cast<const uint4*>(tile)[i];
+    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+  }
+}
+
+// The sum of the lane's products of a unit, for its first and its second line.
+template <int kBits, bool kMul1, bool kColumnMajor>
+QUARTET_DEVICE void MultiplySingleUnit(const Words<kBits>& words, Exl3Codebook code,
+                                       const uint32_t* tile, __half2* sums /*[2]*/) {
+  uint32_t x[8];
+  LoadSingleInputs(tile, x);
+  uint32_t weights[32];
+  DecodeRunOfLane<kBits, kMul1, kMaskedOfSingle>(words, code, weights);
+#pragma unroll
+  for (int r = 0; r < 16; ++r) {
+    const __half2 two = AsHalves(x[r / 2]);
+    const __half2 input = r % 2 == 0 ? __low2half2(two) : __high2half2(two);
+#pragma unroll
+    for (int line = 0; line < 2; ++line) {
+      const __half2 weight = AsHalves(weights[PlaceInRun<kColumnMajor>(r, line)]);
+      sums[line] = r == 0 ? __hmul2(weight, input) : __hfma2(weight, input, sums[line]);
+    }
+  }
+}
+
+// Adds the sums of two units of a block of inputs; `tile` is that of either.
+QUARTET_DEVICE void AddUnits(SingleSums& sums, const __half2* first, const __half2* second,
+                             const uint32_t* tile) {
+  const float scale = __uint_as_float(tile[8]);
+#pragma unroll
+  for (int line = 0; line < 2; ++line) {
+    const float2 sum = __half22float2(__hadd2(first[line], second[line]));
+    sums.v[line][0] = fmaf(sum.x, scale, sums.v[line][0]);
+    sums.v[line][1] = fmaf(sum.y, scale, sums.v[line][1]);
+  }
+}
+
+// The sum over all tiles: of the run's first line in lanes of even tiles, of its second in others.
+QUARTET_DEVICE float SumOfLines(const SingleSums& sums) {
+  constexpr int kNextTile = QUARTET_ARCH >= 800 ? 1 : 4;  // in lanes
+  const float first = sums.v[0][0] + sums.v[0][1], second = sums.v[1][0] + sums.v[1][1];
+  const bool odd = (TileOfLane() & 1) != 0;
+  float sum = odd ? second : first;
+  sum += __shfl_xor_sync(kFullMask, odd ? first : second, kNextTile);
+  return sum + __shfl_xor_sync(kFullMask, sum, 2 * kNextTile);
+}
+
+}  // namespace quartet::cuda::exl3
+
+#endif  // QUARTET_KERNELS_CUDA_DEVICE_EXL3_SINGLE_CUH_
