@@ -24,8 +24,7 @@ absl::StatusOr<Exl3Linear> Exl3Linear::Make(Context& context, const ops::Exl3Mat
   const std::string name(what);
   absl::StatusOr<PackedExl3> bank = PackExl3(context, {&one, 1}, {&name, 1});
   if (!bank.ok()) return bank.status();
-  absl::StatusOr<Exl3Product> product =
-      Exl3Product::Make(context, Exl3Product::Input::kRows, *bank);
+  absl::StatusOr<Exl3Product> product = Exl3Product::Make(context, *bank);
   if (!product.ok()) return product.status();
   absl::StatusOr<Exl3Gemm> gemm = Exl3Gemm::Make(context, *bank);
   if (!gemm.ok()) return gemm.status();

@@ -254,10 +254,12 @@ QUARTET_DEVICE void PrefetchScales(const Exl3ProductParams& p, const Exl3Group& 
   PrefetchL2(group.matrices[2].suh + at);
 }
 
-template <bool kActivations, bool kMul1, bool kColumnMajor>
+template <bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   auto* shared = reinterpret_cast<uint32_t*>(QUARTET_DYNAMIC_SHARED());
-  if constexpr (!kActivations) AwaitPrevious();
+  const bool activations = p.gate_up != nullptr;
+  // Groups were there before the kernel that multiplied gate and up began.
+  if (!activations) AwaitPrevious();
   const Exl3Group& group = LoadGroup(p);
   const int rows = group.rows;
   if (rows == 0) return;
@@ -270,10 +272,9 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   job.strips = p.strips_per_warp;
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
-  if constexpr (kActivations) {
+  if (activations) {
     PrefetchUnits(w, job, units_of_strip);
     PrefetchScales(p, group, part);
-    // Groups were there before the kernel that multiplied gate and up began.
     AwaitPrevious();
   }
   // All blocks have begun when the kernel behind comes, so that it takes no place from them. If it
@@ -285,7 +286,7 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
                             .inputs = p.part_inputs,
                             .row_words = RowWords(p.part_inputs),
                             .saturation = blockIdx.x == 0 ? p.saturation : nullptr};
-  if constexpr (kActivations) {
+  if (activations) {
     StageActivations(p, slice, group, shared);
   } else {
     // Behind the inputs, which must not wait for all that.
@@ -318,31 +319,19 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 
 // Three blocks a multiprocessor: as many as have registers for all that is in flight.
 
-// Products of rows of x.
-QUARTET_EARLY_KERNEL(exl3_rows_sum_sm80, kThreads, 3, Exl3ProductParams) {
-  Product<false, false, false>(p);
+// One kernel for gate and up and for down: what it takes to fetch the code of the loop over units
+// is then taken once.
+QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kThreads, 3, Exl3ProductParams) {
+  Product<false, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_rows_sum_colmajor, kThreads, 3, Exl3ProductParams) {
-  Product<false, false, true>(p);
+QUARTET_EARLY_KERNEL(exl3_product_sum_colmajor, kThreads, 3, Exl3ProductParams) {
+  Product<false, true>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_rows_mul1_sm80, kThreads, 3, Exl3ProductParams) {
-  Product<false, true, false>(p);
+QUARTET_EARLY_KERNEL(exl3_product_mul1_sm80, kThreads, 3, Exl3ProductParams) {
+  Product<true, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_rows_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
-  Product<false, true, true>(p);
-}
-// Products of the activations of gate and up.
-QUARTET_EARLY_KERNEL(exl3_activations_sum_sm80, kThreads, 3, Exl3ProductParams) {
-  Product<true, false, false>(p);
-}
-QUARTET_EARLY_KERNEL(exl3_activations_sum_colmajor, kThreads, 3, Exl3ProductParams) {
-  Product<true, false, true>(p);
-}
-QUARTET_EARLY_KERNEL(exl3_activations_mul1_sm80, kThreads, 3, Exl3ProductParams) {
-  Product<true, true, false>(p);
-}
-QUARTET_EARLY_KERNEL(exl3_activations_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
-  Product<true, true, true>(p);
+QUARTET_EARLY_KERNEL(exl3_product_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
+  Product<true, true>(p);
 }
 
 QUARTET_KERNEL(exl3_output, kThreads, 1, Exl3OutputParams) {

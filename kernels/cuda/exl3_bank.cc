@@ -194,11 +194,9 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
   return cut;
 }
 
-absl::StatusOr<Exl3Product> Exl3Product::Make(Context& context, Input input,
-                                              const PackedExl3& bank) {
-  const std::string name =
-      absl::StrCat("exl3_", input == Input::kRows ? "rows" : "activations",
-                   bank.mul1 ? "_mul1" : "_sum", bank.column_major ? "_colmajor" : "_sm80");
+absl::StatusOr<Exl3Product> Exl3Product::Make(Context& context, const PackedExl3& bank) {
+  const std::string name = absl::StrCat("exl3_product", bank.mul1 ? "_mul1" : "_sum",
+                                        bank.column_major ? "_colmajor" : "_sm80");
   absl::StatusOr<const Kernel*> kernel = context.device->Find(name.c_str(), kMaxShared);
   if (!kernel.ok()) return kernel.status();
   Exl3Product product;

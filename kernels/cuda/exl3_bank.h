@@ -38,12 +38,10 @@ struct Exl3Cut {
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows);
 
-// Kernels for the products of few rows.
+// The kernel for the products of few rows.
 class Exl3Product {
  public:
-  // What it multiplies, see Exl3ProductParams: x or the activations of gate and up.
-  enum class Input { kRows, kActivations };
-  static absl::StatusOr<Exl3Product> Make(Context& context, Input input, const PackedExl3& bank);
+  static absl::StatusOr<Exl3Product> Make(Context& context, const PackedExl3& bank);
   // Fills in how it is cut. `rows_of_group`: the most that one group has.
   void Launch(Exl3ProductParams params, const Exl3Cut& cut, int groups, int rows_of_group) const;
 

@@ -46,11 +46,7 @@ absl::StatusOr<std::unique_ptr<Exl3Experts>> Exl3Experts::Make(
   }
   absl::StatusOr<PackedExl3> bank = PackExl3(context, matrices, names);
   if (!bank.ok()) return bank.status();
-  absl::StatusOr<Exl3Product> gate_up =
-      Exl3Product::Make(context, Exl3Product::Input::kRows, *bank);
-  if (!gate_up.ok()) return gate_up.status();
-  absl::StatusOr<Exl3Product> product =
-      Exl3Product::Make(context, Exl3Product::Input::kActivations, *bank);
+  absl::StatusOr<Exl3Product> product = Exl3Product::Make(context, *bank);
   if (!product.ok()) return product.status();
   absl::StatusOr<Buffer> table =
       UploadBytes(context, bank->weights.data(), bank->weights.size() * sizeof(Exl3Weights),
@@ -66,8 +62,7 @@ absl::StatusOr<std::unique_ptr<Exl3Experts>> Exl3Experts::Make(
   if (!combine.ok()) return combine.status();
   op->bank_ = *std::move(bank);
   op->table_ = *std::move(table);
-  op->gate_up_ = *gate_up;
-  op->down_ = *product;
+  op->product_ = *product;
   op->select_ = *select;
   op->gemm_ = *gemm;
   op->sort_ = *sort;
@@ -134,7 +129,7 @@ void Exl3Experts::Select(int rows, const RouterChoice& choice, const DecodeBuffe
 }
 
 void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const DecodeBuffers& b) const {
-  gate_up_.Launch({.groups = b.groups,
+  product_.Launch({.groups = b.groups,
                    .single = {},
                    .sums = b.gate_up,
                    .slots = rows * top_k_,
@@ -153,25 +148,25 @@ void Exl3Experts::GateUp(const float* x, int rows, const Cuts& cuts, const Decod
 }
 
 void Exl3Experts::Down(int rows, const Cuts& cuts, const DecodeBuffers& b) const {
-  down_.Launch({.groups = b.groups,
-                .single = {},
-                .sums = b.down,
-                .slots = rows * top_k_,
-                .in = static_cast<int32_t>(shape_.padded_inner),
-                .out = static_cast<int32_t>(shape_.padded_hidden),
-                .matrices = 1,
-                .first_matrix = 2,
-                .parts = 0,
-                .part_inputs = 0,
-                .strips_per_warp = 0,
-                .saturation = context_->saturation,
-                .x = nullptr,
-                .x_stride = 0,
-                .used_in = static_cast<int32_t>(shape_.inner),
-                .gate_up = b.gate_up,
-                .gate_up_parts = cuts.gate_up.parts,
-                .limit = shape_.limit},
-               cuts.down, Groups(rows), rows);
+  product_.Launch({.groups = b.groups,
+                   .single = {},
+                   .sums = b.down,
+                   .slots = rows * top_k_,
+                   .in = static_cast<int32_t>(shape_.padded_inner),
+                   .out = static_cast<int32_t>(shape_.padded_hidden),
+                   .matrices = 1,
+                   .first_matrix = 2,
+                   .parts = 0,
+                   .part_inputs = 0,
+                   .strips_per_warp = 0,
+                   .saturation = context_->saturation,
+                   .x = nullptr,
+                   .x_stride = 0,
+                   .used_in = static_cast<int32_t>(shape_.inner),
+                   .gate_up = b.gate_up,
+                   .gate_up_parts = cuts.gate_up.parts,
+                   .limit = shape_.limit},
+                  cuts.down, Groups(rows), rows);
 }
 
 void Exl3Experts::Combine(int rows, int parts, const MoeSlot* slots, const int32_t* places,

@@ -78,7 +78,7 @@ class Exl3Experts final : public RoutedExperts {
   ExpertShape shape_;
   PackedExl3 bank_;
   Buffer table_;  // Exl3Weights [experts][gate, up, down]
-  Exl3Product gate_up_, down_;
+  Exl3Product product_;
   Exl3Gemm gemm_;
   const Kernel* select_ = nullptr;
   const Kernel* sort_ = nullptr;
