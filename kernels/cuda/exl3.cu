@@ -268,7 +268,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   const Exl3Weights w = group.matrices[p.first_matrix + matrix];
   const int units_of_strip = p.in / kUnitInputs;
   WarpJob job;
-  job.first_strip = (static_cast<int>(blockIdx.x) * kWarps + Warp()) * p.strips_per_warp;
+  const int warps = WarpsOfBlock();
+  job.first_strip = (static_cast<int>(blockIdx.x) * warps + Warp()) * p.strips_per_warp;
   job.strips = p.strips_per_warp;
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
@@ -294,7 +295,7 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
               [&] { PrefetchUnits(w, job, units_of_strip); });
   }
   // What comes after needs the output scales of these strips.
-  const int outputs = kStrip * kWarps * p.strips_per_warp;
+  const int outputs = kStrip * warps * p.strips_per_warp;
   if (part == 0 && static_cast<int>(threadIdx.x) * 64 < outputs) {
     PrefetchL2(w.svh + blockIdx.x * outputs + threadIdx.x * 64);
   }
@@ -317,20 +318,20 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 
 }  // namespace
 
-// Three blocks a multiprocessor: as many as have registers for all that is in flight.
+// Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct.
 
 // One kernel for gate and up and for down: what it takes to fetch the code of the loop over units
 // is then taken once.
-QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kMostProductThreads, 1, Exl3ProductParams) {
   Product<false, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_sum_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_sum_colmajor, kMostProductThreads, 1, Exl3ProductParams) {
   Product<false, true>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_mul1_sm80, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_mul1_sm80, kMostProductThreads, 1, Exl3ProductParams) {
   Product<true, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_mul1_colmajor, kThreads, 3, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_mul1_colmajor, kMostProductThreads, 1, Exl3ProductParams) {
   Product<true, true>(p);
 }
 

@@ -169,7 +169,7 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
            rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t) <= kMaxShared / 2;
   };
   const auto grid = [&](const Exl3Cut& cut) {
-    return groups * outputs * cut.parts / (kStrip * kWarps * cut.strips_per_warp);
+    return groups * outputs * cut.parts / (kStrip * cut.warps * cut.strips_per_warp);
   };
   // Where there are enough blocks twice over, half as many prepare the same inputs half as often.
   const auto widened = [&](Exl3Cut cut) {
@@ -177,7 +177,13 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
            grid(cut) >= 2 * enough) {
       cut.strips_per_warp *= 2;
     }
-    return cut;
+    // Of two blocks of a multiprocessor the older one goes first and leaves the other alone at the
+    // end, with too few warps to keep it busy. Warps of one block go side by side.
+    Exl3Cut doubled = cut;
+    doubled.warps *= 2;
+    const int64_t multiprocessors = context.device->info().multiprocessors;
+    const bool two_each = grid(cut) > multiprocessors && grid(cut) <= 2 * multiprocessors;
+    return two_each && out / kBlock % (2 * cut.strips_per_warp) == 0 ? doubled : cut;
   };
   Exl3Cut cut;
   for (int strips = kUsualStrips; strips > 0; strips /= 2) {
@@ -212,16 +218,16 @@ void Exl3Product::Launch(Exl3ProductParams params, const Exl3Cut& cut, int group
   params.strips_per_warp = cut.strips_per_warp;
   const int row_words = exl3::RowWords(params.part_inputs);
   LaunchShape shape = {
-      .grid_x = static_cast<unsigned>(params.out / (kStrip * kWarps * cut.strips_per_warp)),
+      .grid_x = static_cast<unsigned>(params.out / (kStrip * cut.warps * cut.strips_per_warp)),
       .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
       .grid_z = static_cast<unsigned>(groups),
-      .threads = exl3::kThreads,
+      .threads = static_cast<unsigned>(32 * cut.warps),
       .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
   // Blocks that fit two to a multiprocessor are not to lie three to one, as they would where the
   // work of another stream ends sooner on one than on another: they take too much shared memory.
   const DeviceInfo& info = context_->device->info();
   const auto two_of_each = static_cast<unsigned>(2 * info.multiprocessors);
-  if (shape.grid_x * shape.grid_y * shape.grid_z <= two_of_each) {
+  if (cut.warps == kWarps && shape.grid_x * shape.grid_y * shape.grid_z <= two_of_each) {
     const auto over_a_third = static_cast<unsigned>(info.shared_bytes_per_block / 3 + 1024);
     shape.shared_bytes = std::max(shape.shared_bytes, over_a_third);
   }

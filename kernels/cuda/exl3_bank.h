@@ -32,6 +32,7 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
 struct Exl3Cut {
   int parts = 1;
   int strips_per_warp = 1;
+  int warps = 8;  // of a block
 };
 // As few parts and as many strips a warp as leave enough blocks for `groups` of at most `rows` rows
 // to fill the device. `outputs`: of all matrices of the grid, `out` of one.

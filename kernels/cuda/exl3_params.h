@@ -37,8 +37,8 @@ struct Exl3Group {
 };
 
 // The products of one grid: every group's rows with one or two of its matrices, sums over the
-// inputs before the output transform. One block has eight warps, each a few strips of one matrix
-// over one part of the inputs; grid (strips / (8 strips_per_warp), matrices * parts, groups).
+// inputs before the output transform. Each warp of a block has a few strips of one matrix over one
+// part of the inputs; grid (strips / (warps strips_per_warp), matrices * parts, groups).
 struct Exl3ProductParams {
   const Exl3Group* groups;  // null: `single`, with rows 8 g .. of x in group g
   Exl3Weights single;

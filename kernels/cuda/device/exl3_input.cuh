@@ -170,21 +170,20 @@ QUARTET_DEVICE void StageRows(const Exl3ProductParams& p, const InputSlice& slic
                               const int32_t* x_rows, const uint16_t* suh, uint32_t* shared,
                               Meanwhile meanwhile) {
   const int blocks = slice.inputs / kBlock;  // of a row
-  bool first = true;
+  const int tasks = slice.rows * blocks;
+  if (Warp() >= tasks) meanwhile();
 #pragma unroll 1
-  for (int task = Warp(); task < slice.rows * blocks || first; task += kWarps) {
-    const bool is_there = task < slice.rows * blocks;
-    const int row = is_there ? task / blocks : 0;
-    const int at_slice = (is_there ? task % blocks : 0) * kBlock + 4 * Lane();
+  for (int task = Warp(); task < tasks; task += WarpsOfBlock()) {
+    const int row = task / blocks;
+    const int at_slice = task % blocks * kBlock + 4 * Lane();
     float v[4], scale[4];
     LoadPadded(p.x + x_rows[row] * p.x_stride, slice.begin + at_slice, p.used_in, v);
     LoadHalves(suh + slice.begin + at_slice, scale);
-    if (first) meanwhile();
-    first = false;
+    if (task == Warp()) meanwhile();
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] *= scale[i];
     Hadamard(v);
-    if (is_there) Stage(v, at_slice, slice, row, shared);
+    Stage(v, at_slice, slice, row, shared);
   }
 }
 
@@ -195,7 +194,7 @@ QUARTET_DEVICE void StageActivations(const Exl3ProductParams& p, const InputSlic
   const int blocks = slice.inputs / kBlock;  // of a row
   const int64_t width = 2 * static_cast<int64_t>(p.in);
 #pragma unroll 1
-  for (int task = Warp(); task < slice.rows * blocks; task += kWarps) {
+  for (int task = Warp(); task < slice.rows * blocks; task += WarpsOfBlock()) {
     const int row = task / blocks;
     const int at_slice = task % blocks * kBlock + 4 * Lane();
     const int at = slice.begin + at_slice;

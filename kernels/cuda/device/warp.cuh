@@ -16,6 +16,9 @@ QUARTET_DEVICE int Lane() {
 QUARTET_DEVICE int Warp() {
   return static_cast<int>(threadIdx.x >> 5);
 }
+QUARTET_DEVICE int WarpsOfBlock() {
+  return static_cast<int>(blockDim.x >> 5);
+}
 
 // Every lane gets the sum over the `Width` lanes around it (a power of two).
 template <int Width = 32>
