@@ -140,19 +140,20 @@ class Bench {
 
   void Sweep(const Exl3Experts& experts, int inner, int bits, int rows) {
     const auto base = experts.CutsFor(rows);
-    for (int parts : {2, 4, 8}) {
-      for (int strips : {1, 2, 4}) {
-        auto cuts = base;
-        if (inner / 128 % strips != 0 || (rows == 8 && parts == 1)) continue;
-        cuts.gate_up = {parts, strips};
-        DecodeRows(experts, inner, bits, rows, cuts);
-      }
-    }
-    for (int parts : {1, 2}) {
-      for (int strips : {1, 2, 4}) {
-        auto cuts = base;
-        cuts.down = {parts, strips};
-        DecodeRows(experts, inner, bits, rows, cuts);
+    for (int warps : {8, 12, 16, 24}) {
+      for (int strips : {16, 32, 64, 128}) {
+        if (warps > strips) continue;
+        for (int parts : {2, 4, 8}) {
+          auto cuts = base;
+          if (inner / 16 % strips != 0) continue;
+          cuts.gate_up = {parts, strips, warps};
+          DecodeRows(experts, inner, bits, rows, cuts);
+        }
+        for (int parts : {1, 2, 4}) {
+          auto cuts = base;
+          cuts.down = {parts, strips, warps};
+          DecodeRows(experts, inner, bits, rows, cuts);
+        }
       }
     }
   }
@@ -211,9 +212,11 @@ class Bench {
     // The pipe of the multiply-adds takes one every other cycle.
     const double issue_us = weights * kIssuesAWeight / (2 * ceilings_.integer_gops * 1e3);
     const double floor = std::max(bytes / ceilings_.read_gbs / 1e3, issue_us);
-    PrintLine(absl::StrFormat("K%d inner %d rows %d, cut %dx%d %dx%d", bits, inner, rows,
-                              cuts.gate_up.parts, cuts.gate_up.strips_per_warp, cuts.down.parts,
-                              cuts.down.strips_per_warp),
+    const auto name = [](const Exl3Cut& cut) {
+      return absl::StrFormat("%dx%d/%d", cut.parts, cut.strips, cut.warps);
+    };
+    PrintLine(absl::StrFormat("K%d inner %d rows %d, cut %s %s", bits, inner, rows,
+                              name(cuts.gate_up), name(cuts.down)),
               routed, bytes, ceilings_, floor);
     std::printf(
         "  gate+up %.2f  activate+down %.2f  combine %.2f  select %.2f  all %.2f  floor: "

@@ -32,7 +32,8 @@ QUARTET_DEVICE const Exl3Group& LoadGroup(const Exl3ProductParams& p) {
   return *group;
 }
 
-// What a warp does: `strips` strips from `first` on, over `count` units of their inputs.
+// What a warp does: `strips` strips from `first` on, as many apart as the block has warps, over
+// `count` units of their inputs.
 struct WarpJob {
   int first_strip;
   int strips;
@@ -92,7 +93,7 @@ class RowsOfStrip {
         }
       }
     }
-    strip_at_ += kStrip;
+    strip_at_ += WarpsOfBlock() * kStrip;
   }
 
  private:
@@ -125,7 +126,7 @@ class SingleRowOfStrip {
   QUARTET_DEVICE void End() {
     const float sum = SumOfLines(sums_);
     if (TileOfLane() <= 1) *to_ = sum;
-    to_ += kStrip;
+    to_ += WarpsOfBlock() * kStrip;
   }
 
  private:
@@ -145,7 +146,7 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const 
   const uint32_t* next =
       w.trellis + lane_words +
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
-  const int strip_words = units_of_strip * kUnitWords;
+  const int strip_words = WarpsOfBlock() * units_of_strip * kUnitWords;  // to the next one
   const int line = 32 * Lane();
   const int ahead = line < job.count * kUnitWords ? strip_words + line - lane_words : 0;
 #pragma unroll
@@ -268,9 +269,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   const Exl3Weights w = group.matrices[p.first_matrix + matrix];
   const int units_of_strip = p.in / kUnitInputs;
   WarpJob job;
-  const int warps = WarpsOfBlock();
-  job.first_strip = (static_cast<int>(blockIdx.x) * warps + Warp()) * p.strips_per_warp;
-  job.strips = p.strips_per_warp;
+  job.first_strip = static_cast<int>(blockIdx.x) * p.strips + Warp();
+  job.strips = (p.strips - Warp() + WarpsOfBlock() - 1) / WarpsOfBlock();
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
   if (activations) {
@@ -295,7 +295,7 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
               [&] { PrefetchUnits(w, job, units_of_strip); });
   }
   // What comes after needs the output scales of these strips.
-  const int outputs = kStrip * warps * p.strips_per_warp;
+  const int outputs = kStrip * p.strips;
   if (part == 0 && static_cast<int>(threadIdx.x) * 64 < outputs) {
     PrefetchL2(w.svh + blockIdx.x * outputs + threadIdx.x * 64);
   }
@@ -318,7 +318,7 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 
 }  // namespace
 
-// Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct.
+// At least 24 warps a multiprocessor, in blocks of 8, 12 or 24.
 
 // One kernel for gate and up and for down: what it takes to fetch the code of the loop over units
 // is then taken once.

@@ -159,45 +159,49 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
 
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows) {
-  constexpr int kUsualStrips = 4, kMostStrips = 8;
+  constexpr int kUsualStrips = 4 * kWarps, kMostStrips = 8 * kWarps;
   constexpr int64_t kMostInputs = 1024, kLeastInputs = 512;  // of a part; of one of two even less
   // Two blocks a multiprocessor are enough to keep it busy, and begin and end only once.
-  const int64_t enough = 2 * context.device->info().multiprocessors * 9 / 10;
+  const int64_t multiprocessors = context.device->info().multiprocessors;
+  const int64_t enough = 2 * multiprocessors * 9 / 10;
   const int64_t blocks = in / kBlock;
   const auto fits = [&](int64_t parts) {
     return in / parts <= kMostInputs &&
            rows * exl3::RowWords(static_cast<int>(in / parts)) * sizeof(uint32_t) <= kMaxShared / 2;
   };
   const auto grid = [&](const Exl3Cut& cut) {
-    return groups * outputs * cut.parts / (kStrip * cut.warps * cut.strips_per_warp);
+    return groups * outputs * cut.parts / (kStrip * cut.strips);
   };
-  // Where there are enough blocks twice over, half as many prepare the same inputs half as often.
-  const auto widened = [&](Exl3Cut cut) {
-    while (cut.strips_per_warp < kMostStrips && out / kBlock % (2 * cut.strips_per_warp) == 0 &&
-           grid(cut) >= 2 * enough) {
-      cut.strips_per_warp *= 2;
+  const auto divides = [&](int strips) { return out / kStrip % strips == 0; };
+  const auto finished = [&](Exl3Cut cut) {
+    // Where there are enough blocks twice over, half as many prepare the same inputs half as often.
+    while (cut.strips < kMostStrips && divides(2 * cut.strips) && grid(cut) >= 2 * enough) {
+      cut.strips *= 2;
     }
     // Of two blocks of a multiprocessor the older one goes first and leaves the other alone at the
-    // end, with too few warps to keep it busy. Warps of one block go side by side.
-    Exl3Cut doubled = cut;
-    doubled.warps *= 2;
-    const int64_t multiprocessors = context.device->info().multiprocessors;
+    // end, with too few warps to keep it busy; those of one block go side by side.
     const bool two_each = grid(cut) > multiprocessors && grid(cut) <= 2 * multiprocessors;
-    return two_each && out / kBlock % (2 * cut.strips_per_warp) == 0 ? doubled : cut;
+    if (two_each && divides(2 * cut.strips)) cut.strips *= 2;
+    // As many warps as a multiprocessor has registers for.
+    const int64_t of_each =
+        std::clamp<int64_t>((grid(cut) + multiprocessors - 1) / multiprocessors, 1, 3);
+    cut.warps =
+        std::min<int>(exl3::kMostProductThreads / 32 / static_cast<int>(of_each), cut.strips);
+    return cut;
   };
   Exl3Cut cut;
-  for (int strips = kUsualStrips; strips > 0; strips /= 2) {
-    if (out / kBlock % strips != 0) continue;
-    cut.strips_per_warp = strips;
+  for (int strips = kUsualStrips; strips >= kWarps; strips /= 2) {
+    if (!divides(strips)) continue;
+    cut.strips = strips;
     cut.parts = 0;
     for (int parts = 1; parts <= blocks; ++parts) {
       if (blocks % parts != 0 || !fits(parts)) continue;
       if (cut.parts != 0 && parts > 2 && in / parts < kLeastInputs) break;
       cut.parts = parts;
-      if (grid(cut) >= enough) return widened(cut);
+      if (grid(cut) >= enough) return finished(cut);
     }
   }
-  return cut;
+  return finished(cut);
 }
 
 absl::StatusOr<Exl3Product> Exl3Product::Make(Context& context, const PackedExl3& bank) {
@@ -215,22 +219,13 @@ void Exl3Product::Launch(Exl3ProductParams params, const Exl3Cut& cut, int group
                          int rows_of_group) const {
   params.parts = cut.parts;
   params.part_inputs = params.in / cut.parts;
-  params.strips_per_warp = cut.strips_per_warp;
+  params.strips = cut.strips;
   const int row_words = exl3::RowWords(params.part_inputs);
-  LaunchShape shape = {
-      .grid_x = static_cast<unsigned>(params.out / (kStrip * cut.warps * cut.strips_per_warp)),
-      .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
-      .grid_z = static_cast<unsigned>(groups),
-      .threads = static_cast<unsigned>(32 * cut.warps),
-      .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
-  // Blocks that fit two to a multiprocessor are not to lie three to one, as they would where the
-  // work of another stream ends sooner on one than on another: they take too much shared memory.
-  const DeviceInfo& info = context_->device->info();
-  const auto two_of_each = static_cast<unsigned>(2 * info.multiprocessors);
-  if (cut.warps == kWarps && shape.grid_x * shape.grid_y * shape.grid_z <= two_of_each) {
-    const auto over_a_third = static_cast<unsigned>(info.shared_bytes_per_block / 3 + 1024);
-    shape.shared_bytes = std::max(shape.shared_bytes, over_a_third);
-  }
+  const LaunchShape shape = {.grid_x = static_cast<unsigned>(params.out / (kStrip * cut.strips)),
+                             .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
+                             .grid_z = static_cast<unsigned>(groups),
+                             .threads = static_cast<unsigned>(32 * cut.warps),
+                             .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
   context_->device->Launch(kernel_, shape, params);
 }
 

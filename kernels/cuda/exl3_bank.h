@@ -28,13 +28,13 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
                                     std::span<const ops::Exl3Matrix* const> matrices,
                                     std::span<const std::string> names);
 
-// How a grid of products is cut: the inputs into `parts`, the outputs into strips.
+// How a grid of products is cut: the inputs into `parts`, the outputs into `strips` a block.
 struct Exl3Cut {
   int parts = 1;
-  int strips_per_warp = 1;
-  int warps = 8;  // of a block
+  int strips = 1;
+  int warps = 1;  // of a block, at most one a strip
 };
-// As few parts and as many strips a warp as leave enough blocks for `groups` of at most `rows` rows
+// As few parts and as many strips a block as leave enough blocks for `groups` of at most `rows` rows
 // to fill the device. `outputs`: of all matrices of the grid, `out` of one.
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows);

@@ -258,7 +258,7 @@ QUARTET_KERNEL(moe_dense, 256, 1, MoeDenseParams) {
                       static_cast<int64_t>(out) * p.in;
   const float* x = p.x + slot / p.slots_per_x * p.in;
   float y = DenseDot(w, x, p.in);
-  if (p.gate_up != 0) y = exl3::ClampedSwiGlu(y, DenseDot(w + matrix, x, p.in), p.limit);
+  if (p.gate_up != 0) y = ClampedSwiGlu(y, DenseDot(w + matrix, x, p.in), p.limit);
   if (Lane() == 0) p.y[slot * p.out + out] = y;
 }
 

@@ -181,7 +181,7 @@ QUARTET_DEVICE uint32_t WeightPair(uint32_t product, Exl3Codebook code) {
 // With kMasked of the 16 pairs it is a mask after all, for kernels that load the multiply pipe
 // more. Otherwise every state lies in a word, or in the word that begins in the middle of one: it
 // is moved to the top by a multiplication and down by a shift.
-template <int kBits, bool kMul1, int kMasked = 0>
+template <int kBits, bool kMul1>
 QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* weights /*[32]*/) {
   if constexpr (16 % kBits == 0) {
     constexpr int kApart = 16 / kBits;
@@ -192,9 +192,7 @@ QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* we
       for (int i = 0; i < kApart; ++i) {
         const uint32_t x = __funnelshift_r(w[n + 1], w[n], i * kBits);
         const uint32_t upper = (x >> 16) * code.multiplier + code.addend;
-        const bool masked = (n * kApart + i) * kMasked % 16 < kMasked;
-        const uint32_t lower = masked ? (x & 0xFFFF) * code.multiplier + code.addend
-                                      : upper * 0xFFFF0000u + (x * code.multiplier + both);
+        const uint32_t lower = upper * 0xFFFF0000u + (x * code.multiplier + both);
         const int last = (n + 1) * (32 / kBits) - 1 - i;
         weights[last] = WeightPair<kMul1>(lower, code);
         weights[last - kApart] = WeightPair<kMul1>(upper, code);
@@ -257,15 +255,12 @@ QUARTET_DEVICE Words<kBits> LoadWords(const uint32_t* lane_words) {
   return words;
 }
 
-// This lane's run of a unit. All lanes of the warp call.
-template <int kBits, bool kMul1, int kMasked = 0>
-QUARTET_DEVICE void DecodeRunOfLane(const Words<kBits>& words, Exl3Codebook code,
-                                    uint32_t* weights /*[32]*/) {
-  uint32_t w[kBits + 1];
+// The word before this lane's run of a unit and its own. All lanes of the warp call.
+template <int kBits>
+QUARTET_DEVICE void WordsOfRun(const Words<kBits>& words, uint32_t* w /*[kBits + 1]*/) {
   w[0] = __shfl_sync(kFullMask, words.v[kBits - 1], LaneOfRun((RunOfLane() + 7) & 7, TileOfLane()));
 #pragma unroll
   for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
-  DecodeRun<kBits, kMul1, kMasked>(w, code, weights);
 }
 
 // Decodes a unit and adds its products to kTurns sums. `x` holds the lane's row of its tile: 16
@@ -273,8 +268,9 @@ QUARTET_DEVICE void DecodeRunOfLane(const Words<kBits>& words, Exl3Codebook code
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void MultiplyUnit(Sums* sums, const Words<kBits>& words, Exl3Codebook code,
                                  const uint32_t* x) {
-  uint32_t weights[32];
-  DecodeRunOfLane<kBits, kMul1>(words, code, weights);
+  uint32_t w[kBits + 1], weights[32];
+  WordsOfRun<kBits>(words, w);
+  DecodeRun<kBits, kMul1>(w, code, weights);
 #pragma unroll
   for (int r = 0; r < 16; r += 2) {
     MultiplyInputs(sums[r / 2 % kTurns], weights[PlaceInRun<kColumnMajor>(r, 0)],

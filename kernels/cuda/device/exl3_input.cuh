@@ -2,6 +2,7 @@
 #define QUARTET_KERNELS_CUDA_DEVICE_EXL3_INPUT_CUH_
 
 #include "kernels/cuda/device/exl3.cuh"
+#include "kernels/cuda/device/glu.cuh"
 #include "kernels/cuda/device/memory.cuh"
 
 // What an EXL3 product multiplies: rows of x, or the activation of gate and up, scaled by suh and
@@ -89,15 +90,6 @@ QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, 
   SumParts<1>(sums, 0, part_stride, parts, one);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] = one[0][i];
-}
-
-// silu(min(gate, limit)) * clamp(up, -limit, limit); limit <= 0: no clamp.
-QUARTET_DEVICE float ClampedSwiGlu(float gate, float up, float limit) {
-  if (limit > 0.0f) {
-    gate = fminf(gate, limit);
-    up = fminf(fmaxf(up, -limit), limit);
-  }
-  return gate / (1.0f + expf(-gate)) * up;
 }
 
 // The activation of four inner elements from the sums of gate and up: output transforms and scales,

@@ -12,13 +12,49 @@
 
 namespace quartet::cuda::exl3 {
 
-// Pairs of DecodeRun whose lower state is masked: multiplications of halves load the multiply pipe
-// of sm_90, while older ones have a pipe of their own for them.
+// In so many of 8 words the lowest state's product is what the highest one leaves of the word's,
+// see DecodeRun: a multiply-add in place of a permutation. Multiplications of halves load the
+// multiply pipe of sm_90; older ones have another for them.
 #if QUARTET_ARCH >= 900
-constexpr int kMaskedOfSingle = 8;
+constexpr int kSubtracted = 4;
 #else
-constexpr int kMaskedOfSingle = 0;
+constexpr int kSubtracted = 8;
 #endif
+
+// DecodeRun where K divides 8. Shifted by all multiples of K below 8, the stream has every state in
+// two neighbouring bytes of a word, or at the end of one and the beginning of the next. A
+// permutation puts them twice in a word, which is the state times 2^16 + 1, and the inverse of that
+// modulo 2^32 is in the multiplier.
+template <int kBits, bool kMul1>
+QUARTET_DEVICE void DecodeRunByBytes(const uint32_t* w, Exl3Codebook code,
+                                     uint32_t* weights /*[32]*/) {
+  const uint32_t of_two = code.multiplier * 0xFFFF0001u;
+  const uint32_t both = code.addend + (code.addend << 16);
+#pragma unroll
+  for (int shift = 0; shift < 8; shift += kBits) {
+    uint32_t x[kBits + 1];  // the shifted stream, last word first
+#pragma unroll
+    for (int n = 0; n < kBits; ++n) x[n] = __funnelshift_r(w[kBits - n], w[kBits - n - 1], shift);
+    x[kBits] = w[0] >> shift;  // of which the last byte counts
+#pragma unroll
+    for (int n = 0; n < kBits; ++n) {
+      const int last = 31 - (shift + 32 * n) / kBits;  // the state at the end of the word
+      uint32_t products[4];
+#pragma unroll
+      for (int byte = 3; byte >= 0; --byte) {
+        constexpr uint32_t kSelect[4] = {0x1010, 0x2121, 0x3232, 0x4343};
+        products[byte] = __byte_perm(x[n], x[n + 1], kSelect[byte]) * of_two + code.addend;
+      }
+      if ((shift + n) * kSubtracted % 8 < kSubtracted) {
+        products[0] = products[2] * 0xFFFF0000u + (x[n] * code.multiplier + both);
+      }
+#pragma unroll
+      for (int byte = 0; byte < 4; ++byte) {
+        weights[last - 8 * byte / kBits] = WeightPair<kMul1>(products[byte], code);
+      }
+    }
+  }
+}
 
 // Sums of this lane's weights, before those of the four tiles come together.
 struct SingleSums {
@@ -40,8 +76,13 @@ QUARTET_DEVICE void MultiplySingleUnit(const Words<kBits>& words, Exl3Codebook c
                                        const uint32_t* tile, __half2* sums /*[2]*/) {
   uint32_t x[8];
   LoadSingleInputs(tile, x);
-  uint32_t weights[32];
-  DecodeRunOfLane<kBits, kMul1, kMaskedOfSingle>(words, code, weights);
+  uint32_t w[kBits + 1], weights[32];
+  WordsOfRun<kBits>(words, w);
+  if constexpr (8 % kBits == 0) {
+    DecodeRunByBytes<kBits, kMul1>(w, code, weights);
+  } else {
+    DecodeRun<kBits, kMul1>(w, code, weights);
+  }
 #pragma unroll
   for (int r = 0; r < 16; ++r) {
     const __half2 two = AsHalves(x[r / 2]);
