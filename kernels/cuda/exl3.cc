@@ -82,7 +82,7 @@ void Exl3Linear::FewRows(const float* x, int64_t x_stride, int rows, const Exl3C
                    .first_matrix = 0,
                    .parts = 0,
                    .part_inputs = 0,
-                   .strips = 0,
+                   .strips_per_warp = 0,
                    .saturation = context_->saturation,
                    .x = x,
                    .x_stride = x_stride,

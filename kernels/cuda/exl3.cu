@@ -41,13 +41,15 @@ struct WarpJob {
   int count;
 };
 
-// Asks for 4 KiB of a warp's first units, so that they come while the inputs are transformed.
-QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int units_of_strip) {
+// Asks for `bytes` of a warp's first units, at most 4 KiB, which come while the inputs are
+// transformed.
+QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int units_of_strip,
+                                  int bytes) {
   const int unit_bytes = 128 * w.bits;
   const int64_t begin =
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * unit_bytes;
   const int at = 128 * Lane();
-  if (at < job.count * unit_bytes) {
+  if (at < min(job.count * unit_bytes, bytes)) {
     PrefetchL2(reinterpret_cast<const char*>(w.trellis) + begin + at);
   }
 }
@@ -124,8 +126,7 @@ class SingleRowOfStrip {
     }
   }
   QUARTET_DEVICE void End() {
-    const float sum = SumOfLines(sums_);
-    if (TileOfLane() <= 1) *to_ = sum;
+    *to_ = SumOfLines(sums_);  // two lanes the same
     to_ += WarpsOfBlock() * kStrip;
   }
 
@@ -147,14 +148,17 @@ QUARTET_DEVICE void StreamStrips(const Exl3Weights& w, Exl3Codebook code, const 
       w.trellis + lane_words +
       (static_cast<int64_t>(job.first_strip) * units_of_strip + job.first_unit) * kUnitWords;
   const int strip_words = WarpsOfBlock() * units_of_strip * kUnitWords;  // to the next one
+  // 4 KiB of a strip are asked for when the one before it begins: the ring is too short for what
+  // comes from memory.
   const int line = 32 * Lane();
-  const int ahead = line < job.count * kUnitWords ? strip_words + line - lane_words : 0;
+  const bool has_line = line < job.count * kUnitWords;
+  const int ahead = strip_words + line - lane_words;
+  if (has_line) PrefetchL2(next + line - lane_words);
 #pragma unroll
   for (int u = 0; u < kRing; ++u) ring[u] = LoadWords<kBits>(next + u * kUnitWords);
   for (int strips = job.strips; strips > 0; --strips) {
     const bool last = strips == 1;
-    // The ring is too short for what comes from memory.
-    if (!last && ahead != 0) PrefetchL2(next + ahead);
+    if (!last && has_line) PrefetchL2(next + ahead);
     strip.Begin();
     const uint32_t* tile = x;
     for (int left = job.count; left > 0; left -= kRing) {
@@ -269,12 +273,13 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   const Exl3Weights w = group.matrices[p.first_matrix + matrix];
   const int units_of_strip = p.in / kUnitInputs;
   WarpJob job;
-  job.first_strip = static_cast<int>(blockIdx.x) * p.strips + Warp();
-  job.strips = (p.strips - Warp() + WarpsOfBlock() - 1) / WarpsOfBlock();
+  const int strips = p.strips_per_warp * WarpsOfBlock();
+  job.first_strip = static_cast<int>(blockIdx.x) * strips + Warp();
+  job.strips = p.strips_per_warp;
   job.count = p.part_inputs / kUnitInputs;
   job.first_unit = part * job.count;
   if (activations) {
-    PrefetchUnits(w, job, units_of_strip);
+    PrefetchUnits(w, job, units_of_strip, 4096);
     PrefetchScales(p, group, part);
     AwaitPrevious();
   }
@@ -290,12 +295,12 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
   if (activations) {
     StageActivations(p, slice, group, shared);
   } else {
-    // Behind the inputs, which must not wait for all that.
+    // Behind the inputs, and not so much that they must wait for it.
     StageRows(p, slice, group.x_rows, w.suh, shared,
-              [&] { PrefetchUnits(w, job, units_of_strip); });
+              [&] { PrefetchUnits(w, job, units_of_strip, 1024); });
   }
   // What comes after needs the output scales of these strips.
-  const int outputs = kStrip * p.strips;
+  const int outputs = kStrip * strips;
   if (part == 0 && static_cast<int>(threadIdx.x) * 64 < outputs) {
     PrefetchL2(w.svh + blockIdx.x * outputs + threadIdx.x * 64);
   }
@@ -318,20 +323,20 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 
 }  // namespace
 
-// At least 24 warps a multiprocessor, in blocks of 8, 12 or 24.
+// Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct.
 
 // One kernel for gate and up and for down: what it takes to fetch the code of the loop over units
 // is then taken once.
-QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kMostProductThreads, 1, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kProductThreads, 1, Exl3ProductParams) {
   Product<false, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_sum_colmajor, kMostProductThreads, 1, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_sum_colmajor, kProductThreads, 1, Exl3ProductParams) {
   Product<false, true>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_mul1_sm80, kMostProductThreads, 1, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_mul1_sm80, kProductThreads, 1, Exl3ProductParams) {
   Product<true, false>(p);
 }
-QUARTET_EARLY_KERNEL(exl3_product_mul1_colmajor, kMostProductThreads, 1, Exl3ProductParams) {
+QUARTET_EARLY_KERNEL(exl3_product_mul1_colmajor, kProductThreads, 1, Exl3ProductParams) {
   Product<true, true>(p);
 }
 

@@ -180,19 +180,23 @@ Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t 
     }
     // Of two blocks of a multiprocessor the older one goes first and leaves the other alone at the
     // end, with too few warps to keep it busy; those of one block go side by side.
-    const bool two_each = grid(cut) > multiprocessors && grid(cut) <= 2 * multiprocessors;
-    if (two_each && divides(2 * cut.strips)) cut.strips *= 2;
-    // As many warps as a multiprocessor has registers for.
-    const int64_t of_each =
-        std::clamp<int64_t>((grid(cut) + multiprocessors - 1) / multiprocessors, 1, 3);
-    cut.warps =
-        std::min<int>(exl3::kMostProductThreads / 32 / static_cast<int>(of_each), cut.strips);
+    if (grid(cut) > multiprocessors && grid(cut) <= 2 * multiprocessors &&
+        divides(2 * cut.strips)) {
+      cut.strips *= 2;
+      cut.warps *= 2;
+      // The same blocks with half the inputs to prepare.
+      if (divides(2 * cut.strips) && in / (2 * cut.parts) >= kLeastInputs) {
+        cut.parts *= 2;
+        cut.strips *= 2;
+      }
+    }
     return cut;
   };
   Exl3Cut cut;
   for (int strips = kUsualStrips; strips >= kWarps; strips /= 2) {
     if (!divides(strips)) continue;
     cut.strips = strips;
+    cut.warps = kWarps;
     cut.parts = 0;
     for (int parts = 1; parts <= blocks; ++parts) {
       if (blocks % parts != 0 || !fits(parts)) continue;
@@ -219,13 +223,21 @@ void Exl3Product::Launch(Exl3ProductParams params, const Exl3Cut& cut, int group
                          int rows_of_group) const {
   params.parts = cut.parts;
   params.part_inputs = params.in / cut.parts;
-  params.strips = cut.strips;
+  params.strips_per_warp = cut.strips / cut.warps;
   const int row_words = exl3::RowWords(params.part_inputs);
-  const LaunchShape shape = {.grid_x = static_cast<unsigned>(params.out / (kStrip * cut.strips)),
-                             .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
-                             .grid_z = static_cast<unsigned>(groups),
-                             .threads = static_cast<unsigned>(32 * cut.warps),
-                             .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
+  LaunchShape shape = {.grid_x = static_cast<unsigned>(params.out / (kStrip * cut.strips)),
+                       .grid_y = static_cast<unsigned>(params.matrices * cut.parts),
+                       .grid_z = static_cast<unsigned>(groups),
+                       .threads = static_cast<unsigned>(32 * cut.warps),
+                       .shared_bytes = static_cast<unsigned>(rows_of_group * row_words * 4)};
+  // Blocks that fit two to a multiprocessor are not to lie three to one, as they would where the
+  // work of another stream ends sooner on one than on another: they take too much shared memory.
+  const DeviceInfo& info = context_->device->info();
+  const auto two_of_each = static_cast<unsigned>(2 * info.multiprocessors);
+  if (cut.warps == kWarps && shape.grid_x * shape.grid_y * shape.grid_z <= two_of_each) {
+    const auto over_a_third = static_cast<unsigned>(info.shared_bytes_per_block / 3 + 1024);
+    shape.shared_bytes = std::max(shape.shared_bytes, over_a_third);
+  }
   context_->device->Launch(kernel_, shape, params);
 }
 

@@ -32,7 +32,7 @@ absl::StatusOr<PackedExl3> PackExl3(Context& context,
 struct Exl3Cut {
   int parts = 1;
   int strips = 1;
-  int warps = 1;  // of a block, at most one a strip
+  int warps = 1;  // of a block, each with the same number of strips
 };
 // As few parts and as many strips a block as leave enough blocks for `groups` of at most `rows` rows
 // to fill the device. `outputs`: of all matrices of the grid, `out` of one.

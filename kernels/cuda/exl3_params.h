@@ -37,8 +37,9 @@ struct Exl3Group {
 };
 
 // The products of one grid: every group's rows with one or two of its matrices, sums over the
-// inputs before the output transform. A block has `strips` strips of one matrix over one part of the
-// inputs, which its warps take in turn; grid (all strips / strips, matrices * parts, groups).
+// inputs before the output transform. A block has some strips of one matrix over one part of the
+// inputs, which its warps take in turn; grid (out / (16 strips of a block), matrices * parts,
+// groups).
 struct Exl3ProductParams {
   const Exl3Group* groups;  // null: `single`, with rows 8 g .. of x in group g
   Exl3Weights single;
@@ -50,7 +51,7 @@ struct Exl3ProductParams {
   int32_t first_matrix;  // of a group's three
   int32_t parts;
   int32_t part_inputs;  // in / parts, a multiple of 128
-  int32_t strips;  // of a block, at least one a warp
+  int32_t strips_per_warp;
   SaturationCounters* saturation;
 
   // The input: x [rows, used_in], or the activations of the sums of gate and up.

@@ -48,13 +48,14 @@ QUARTET_DEVICE float4 LoadFresh4(const float* p) {
 }
 
 // The sums of four elements over the parts of a product, first part first, in `kRuns` places that
-// lie `apart`. All loads of kAtOnce parts are under way at a time: each takes most of a
-// microsecond.
-template <int kRuns, int kAtOnce>
-QUARTET_DEVICE void SumPartsBy(const float* sums, int64_t apart, int64_t part_stride, int parts,
-                               float (*v)[4]) {
+// lie `apart`. Eight loads are under way at a time: each takes most of a microsecond.
+template <int kRuns>
+QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stride, int parts,
+                             float (*v)[4]) {
+  constexpr int kAtOnce = 8 / kRuns;
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) v[run][0] = v[run][1] = v[run][2] = v[run][3] = 0.0f;
+#pragma unroll 1
   for (int left = parts; left > 0; left -= kAtOnce) {
     float4 four[kRuns][kAtOnce];
 #pragma unroll
@@ -74,15 +75,6 @@ QUARTET_DEVICE void SumPartsBy(const float* sums, int64_t apart, int64_t part_st
         v[run][2] += four[run][i].z, v[run][3] += four[run][i].w;
       }
     }
-  }
-}
-template <int kRuns>
-QUARTET_DEVICE void SumParts(const float* sums, int64_t apart, int64_t part_stride, int parts,
-                             float (*v)[4]) {
-  if (parts <= 4) {
-    SumPartsBy<kRuns, 4>(sums, apart, part_stride, parts, v);
-  } else {
-    SumPartsBy<kRuns, 8>(sums, apart, part_stride, parts, v);
   }
 }
 QUARTET_DEVICE void SumParts(const float* sums, int64_t part_stride, int parts, float* v) {
@@ -126,10 +118,12 @@ QUARTET_DEVICE void StageFour(const uint32_t* halves, int at, uint32_t* row) {
 // Four inputs of the only row; a warp has a block. They are brought to a size at which sums of
 // products neither overflow in FP16 nor lose bits below it: the largest of the block to 2^8 .. 2^9.
 QUARTET_DEVICE void StageFourSingle(const uint32_t* halves, int at, uint32_t* row) {
-  float most = 0.0f;
+  // Halves without their signs are in the order of their bits; one that is no number counts as
+  // large.
+  uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) most = fmaxf(most, fabsf(HalfToFloat(halves[i])));
-  const int exponent = static_cast<int>(__float_as_uint(WarpMax(most)) >> 23) - 127;
+  for (int i = 0; i < 4; ++i) most = max(most, halves[i] & 0x7FFF);
+  const int exponent = static_cast<int>(WarpMax(most) >> 10) - 15;
   const int up = min(8 - exponent, 14);
   const auto factor = static_cast<uint32_t>(up + 15) << 10;
   const __half2 factors = AsHalves(factor | factor << 16);

@@ -11,8 +11,8 @@ constexpr int kStrip = 16;       // outputs of a strip
 constexpr int kTokens = 8;       // rows of x that one pass over the weights serves
 constexpr int kWarps = 8;        // of a block
 constexpr int kThreads = 32 * kWarps;
-// Of a block of products: as many as one multiprocessor has registers for.
-constexpr int kMostProductThreads = 3 * kThreads;
+// Three blocks of products have the registers of a multiprocessor.
+constexpr int kProductThreads = 3 * kThreads;
 
 // Activations in shared memory: every one twice in a word, tiles of 16 on 20 words and rows 16
 // words further, so that the lanes of a warp read from different banks.

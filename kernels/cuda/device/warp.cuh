@@ -37,6 +37,17 @@ QUARTET_DEVICE float WarpMax(float v) {
   return v;
 }
 
+// The largest of the warp's values.
+QUARTET_DEVICE uint32_t WarpMax(uint32_t v) {
+#if QUARTET_ARCH >= 800 && !defined(QUARTET_SIMT)
+  return __reduce_max_sync(kFullMask, v);
+#else
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v = max(v, __shfl_xor_sync(kFullMask, v, offset));
+  return v;
+#endif
+}
+
 // Every thread gets the sum over the block. `scratch` holds at least blockDim.x / 32 floats of
 // shared memory, which may be reused after the next barrier.
 QUARTET_DEVICE float BlockSum(float v, float* scratch) {
