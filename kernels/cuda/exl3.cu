@@ -323,10 +323,9 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 
 }  // namespace
 
-// Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct.
-
-// One kernel for gate and up and for down: what it takes to fetch the code of the loop over units
-// is then taken once.
+// Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct. One kernel for gate
+// and up and for down, so that the code of the loop over units is in the instruction cache when
+// down begins: with two kernels both took 4 % longer.
 QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kProductThreads, 1, Exl3ProductParams) {
   Product<false, false>(p);
 }

@@ -8,7 +8,8 @@
 #include "kernels/cuda/device/warp.cuh"
 #include "kernels/cuda/exl3_params.h"
 
-// Decoding EXL3 trellises straight into tensor-core operands.
+// Decoding EXL3 trellises straight into tensor-core operands; exl3_single.cuh has the way without
+// tensor cores for one row.
 //
 // A *unit* is what a warp decodes at a time: four tiles that follow one another along the inputs
 // (64 inputs) of one 16-column *strip*. A tile's stream of 256 positions is cut into eight runs of
