@@ -179,9 +179,8 @@ QUARTET_DEVICE uint32_t WeightPair(uint32_t product, Exl3Codebook code) {
 // Where K divides 16, positions 16 / K apart have their states side by side in one word X = B:A of
 // the shifted stream. B's product needs X >> 16; A's is X's product less B's, moved up: a
 // multiply-add in place of a mask, since shifts and masks load the busiest pipe.
-// With kMasked of the 16 pairs it is a mask after all, for kernels that load the multiply pipe
-// more. Otherwise every state lies in a word, or in the word that begins in the middle of one: it
-// is moved to the top by a multiplication and down by a shift.
+// Otherwise every state lies in a word, or in the word that begins in the middle of one: it is
+// moved to the top by a multiplication and down by a shift.
 template <int kBits, bool kMul1>
 QUARTET_DEVICE void DecodeRun(const uint32_t* w, Exl3Codebook code, uint32_t* weights /*[32]*/) {
   if constexpr (16 % kBits == 0) {

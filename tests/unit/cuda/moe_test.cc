@@ -306,6 +306,29 @@ TEST_F(MoeOnCuda, ActivationsThatSaturateAreCountedOnce) {
   EXPECT_EQ(Download<unsigned long long>(counters, 1)[0], 128u);
 }
 
+TEST_F(MoeOnCuda, WhatIsNoNumberIsNotClampedAway) {
+  RandomMoe moe({.experts = 1, .top_k = 1}, {{2}}, 23);
+  ops::MoeWeights w = moe.weights();
+  std::vector<uint16_t> scales(128, 0x3C00);
+  scales[5] = 0x7E00;  // NaN
+  ops::MlpWeights& expert = w.experts[0];
+  expert.limit = 10.0f;
+  const auto x = RandomFloats(2 * 256, 1.0f, 24);
+  for (ops::LinearWeights* m : {&expert.gate, &expert.up}) {
+    auto& matrix = std::get<ops::Exl3Matrix>(*m);
+    const auto before = matrix;
+    matrix.svh = reinterpret_cast<const std::byte*>(scales.data());
+    matrix.sv_signs = nullptr;
+    const auto op = Must(cuda_->PrepareMoe(w));
+    for (int rows : {1, 2}) {
+      for (float v : OnCuda(*op, w, {x.begin(), x.begin() + rows * 256}, rows).y) {
+        ASSERT_TRUE(std::isnan(v)) << rows;
+      }
+    }
+    matrix = before;
+  }
+}
+
 TEST_F(MoeOnCuda, ContradictoryWeightsAreRefusedByName) {
   RandomMoe moe({}, {{2}}, 18);
   ops::MoeWeights w = moe.weights();
