@@ -30,7 +30,7 @@ std::vector<Finding> Examine(const std::string& models) {
   findings.push_back(JudgeSharedMemory(MeasureFolder("/dev/shm")));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  findings.push_back(JudgeOpenFiles(limit.rlim_cur));
+  findings.push_back(JudgeOpenFiles(limit.rlim_max));
   findings.push_back(JudgePort(8000, "HTTP", IsPortFree(8000)));
   findings.push_back(JudgePort(9000, "gRPC", IsPortFree(9000)));
   std::string driver = ReadTextFile("/proc/driver/nvidia/version");

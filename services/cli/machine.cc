@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -33,8 +34,7 @@ constexpr double kGoodMemory = 2 * kGiB;
 // Docker's default for /dev/shm is 64 MiB, which is enough for small models only.
 constexpr double kLeastShared = 16 * kMiB;
 constexpr double kGoodShared = 128 * kMiB;
-constexpr uint64_t kLeastFiles = 256;
-constexpr uint64_t kGoodFiles = 1024;
+constexpr uint64_t kLeastFiles = 1024 + 256;  // what the gateway asks for: connections and others
 
 // The value of "name : value" in a /proc file; the first one.
 std::string FieldOf(std::string_view text, std::string_view name) {
@@ -144,15 +144,15 @@ Finding JudgeSharedMemory(const std::optional<FolderSpace>& space) {
   return finding;
 }
 
-Finding JudgeOpenFiles(uint64_t soft_limit) {
-  Finding finding{Level::kOk, "open files", absl::StrCat("at most ", soft_limit), ""};
-  if (soft_limit < kLeastFiles) {
+Finding JudgeOpenFiles(uint64_t hard_limit) {
+  Finding finding{Level::kOk, "open files",
+                  hard_limit == RLIM_INFINITY ? "no limit" : absl::StrCat("at most ", hard_limit),
+                  ""};
+  if (hard_limit < kLeastFiles) {
     finding.level = Level::kFail;
-  } else if (soft_limit < kGoodFiles) {
-    finding.level = Level::kWarn;
-  }
-  if (finding.level != Level::kOk) {
-    finding.help = "each client takes one: ulimit -n 4096 before the start";
+    finding.help = absl::StrCat("each client takes one, and the gateway asks for ", kLeastFiles,
+                                ": raise the hard limit (ulimit -Hn, or docker run --ulimit "
+                                "nofile=4096), or QUARTET_HTTP_CONNECTIONS takes fewer clients");
   }
   return finding;
 }

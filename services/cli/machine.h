@@ -27,7 +27,7 @@ struct FolderSpace {
   bool writable = false;
 };
 Finding JudgeSharedMemory(const std::optional<FolderSpace>& space);  // nothing = no /dev/shm
-Finding JudgeOpenFiles(uint64_t soft_limit);
+Finding JudgeOpenFiles(uint64_t hard_limit);  // programs raise the soft one themselves
 Finding JudgePort(uint16_t port, const std::string& purpose, bool free);
 // `driver` is the first line of /proc/driver/nvidia/version, empty without a driver;
 // `pci_devices` are NVIDIA's display devices on the bus.

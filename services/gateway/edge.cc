@@ -24,13 +24,15 @@ namespace {
 constexpr std::string_view kOpenPaths[] = {"/livez",   "/readyz",       "/health", "/metrics",
                                            "/version", "/openapi.json", "/docs"};
 
-bool IsMessagesPath(std::string_view path) {
-  return path == "/v1/messages" || path.starts_with("/v1/messages/");
+// By the path, and on paths that both APIs have by the header that clients of one always send.
+bool IsAnthropic(const HttpRequest& request) {
+  return request.path == "/v1/messages" || request.path.starts_with("/v1/messages/") ||
+         !request.anthropic_version.empty();
 }
 
-// An error in the shape of the API that `path` belongs to.
-std::string EdgeErrorJson(std::string_view path, const ApiError& error) {
-  return IsMessagesPath(path) ? AnthropicErrorJson(error) : ApiErrorJson(error);
+// An error in the shape of the API that the client speaks.
+std::string EdgeErrorJson(const HttpRequest& request, const ApiError& error) {
+  return IsAnthropic(request) ? AnthropicErrorJson(error) : ApiErrorJson(error);
 }
 
 HttpAdmission Admit(KeyGate* keys, const HttpRequest& request, const HttpRoute& route) {
@@ -39,7 +41,7 @@ HttpAdmission Admit(KeyGate* keys, const HttpRequest& request, const HttpRoute& 
   // What is only looked up costs nothing worth counting.
   auto result = keys->Admit(request.authorization, request.method == "POST");
   if (auto* refusal = std::get_if<KeyRefusal>(&result)) {
-    admission.refusal = RefusalReply(request.path, *refusal);
+    admission.refusal = RefusalReply(request, *refusal);
     return admission;
   }
   auto& lease = std::get<std::shared_ptr<KeyLease>>(result);
@@ -96,17 +98,17 @@ bool IsOpenPath(std::string_view path) {
   return std::find(std::begin(kOpenPaths), std::end(kOpenPaths), path) != std::end(kOpenPaths);
 }
 
-HttpReply RefusalReply(std::string_view path, const KeyRefusal& refusal) {
+HttpReply RefusalReply(const HttpRequest& request, const KeyRefusal& refusal) {
   const ApiError error = FromKeyRefusal(refusal);
-  HttpReply reply = ErrorReplyWith(error, EdgeErrorJson(path, error));
+  HttpReply reply = ErrorReplyWith(error, EdgeErrorJson(request, error));
   if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   return reply;
 }
 
 void SetEdgeHooks(GatewayCore* core, HttpServerOptions* options) {
   options->make_request_id = [] { return RandomId("req_"); };
-  options->error_body = [](const std::string& path, int status, const std::string& message) {
-    return EdgeErrorJson(path, {.status = status, .message = message});
+  options->error_body = [](const HttpRequest& request, int status, const std::string& message) {
+    return EdgeErrorJson(request, {.status = status, .message = message});
   };
   options->admit = [core](const HttpRequest& request, const HttpRoute& route) {
     return Admit(core->options().keys, request, route);

@@ -19,8 +19,8 @@ std::vector<HttpRoute> GatewayRoutes(GatewayCore* core);
 // requests.
 bool IsOpenPath(std::string_view path);
 
-// The answer to a request that the gate refused, in the shape of the API that `path` belongs to.
-HttpReply RefusalReply(std::string_view path, const KeyRefusal& refusal);
+// The answer to a request that the gate refused, in the shape of the API that its client speaks.
+HttpReply RefusalReply(const HttpRequest& request, const KeyRefusal& refusal);
 
 // Sets the hooks of the HTTP server. `core` must outlive it.
 void SetEdgeHooks(GatewayCore* core, HttpServerOptions* options);

@@ -129,6 +129,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 256));
   option("--http-threads", config.http.threads, "threads that move bytes")
       ->check(CLI::Range(1, 64));
+  option("--http-connections", config.http.connections_max,
+         "connections at a time, each of which takes an open file; more are answered with 503")
+      ->check(CLI::Range(1, 1'000'000));
   option("--log-level", flags.log_level, "debug, info, warning or error");
   option("--status-fd", flags.status_fd, "file descriptor for progress events; -1 = none");
   flag("--die-with-parent", flags.die_with_parent, "end when the parent process ends");

@@ -47,7 +47,7 @@ awaitable<void> Accept(HttpLoop* loop) {
       --shared->connections;
       const std::string body =
           shared->options.error_body
-              ? shared->options.error_body("-", 503, "too many connections; try again")
+              ? shared->options.error_body({}, 503, "too many connections; try again")
               : std::string("too many connections\n");
       const std::string answer = absl::StrCat(
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: ",

@@ -65,8 +65,9 @@ struct HttpServerOptions {
   int send_buffer_bytes = 0;  // SO_SNDBUF of connections; 0: the system's choice
   // Origins whose pages may read the answers; "*" is all of them.
   std::vector<std::string> cors_origins;
-  // Makes the body of the server's own error answers (path, status, message).
-  std::function<std::string(const std::string&, int, const std::string&)> error_body;
+  // Makes the body of the server's own error answers (request, status, message). Of the request it
+  // has what had been read by then, which may be nothing.
+  std::function<std::string(const HttpRequest&, int, const std::string&)> error_body;
   // Asked before a request's body is read, on a connection's thread; must not block.
   std::function<HttpAdmission(const HttpRequest&, const HttpRoute&)> admit;
   // Names requests whose client did not. None: they stay without a name.

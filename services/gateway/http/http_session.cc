@@ -220,17 +220,16 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         const std::string fault =
             BodyHeadersFault(std::string_view(head[http::field::content_type]),
                              std::string_view(head[http::field::content_encoding]));
-        if (!fault.empty()) refusal = Refusal(request.path, 415, fault);
+        if (!fault.empty()) refusal = Refusal(request, 415, fault);
       }
     } else if (match.allowed.empty()) {
-      refusal =
-          Refusal(request.path, 404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
+      refusal = Refusal(request, 404, absl::StrCat("no such path: ", request.path.substr(0, 200)));
     } else if (request.method == "OPTIONS" && !cors.method.empty() && !traits.headers.empty()) {
       refusal = HttpReply{.content_type = "text/plain; charset=utf-8",
                           .headers = PreflightHeaders(cors, match.allowed)};
     } else {
       refusal = Refusal(
-          request.path, 405,
+          request, 405,
           absl::StrCat("method ", request.method.substr(0, 20), " is not allowed for this path"));
       refusal->headers.emplace_back("Allow", absl::StrJoin(match.allowed, ", "));
     }
@@ -246,8 +245,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
           if (ec || stopped_) co_return false;
         }
       } else {
-        refusal =
-            Refusal(request.path, 417, "the only expectation that can be met is 100-continue");
+        refusal = Refusal(request, 417, "the only expectation that can be met is 100-continue");
       }
     }
     if (refusal) {
@@ -275,7 +273,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       traits.keep_alive = false;
       if (too_many) {
         HttpReply reply =
-            Refusal(request.path, 503, "too many large requests are being received; try again");
+            Refusal(request, 503, "too many large requests are being received; try again");
         reply.headers.emplace_back("Retry-After", "1");
         MakeCall(std::move(request), traits);
         call_->Reply(std::move(reply));
@@ -301,10 +299,10 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     return std::move(admission.refusal);
   }
 
-  HttpReply Refusal(const std::string& path, int status, const std::string& message) {
+  HttpReply Refusal(const HttpRequest& request, int status, const std::string& message) {
     HttpReply reply;
     reply.status = status;
-    reply.body = options_.error_body ? options_.error_body(path, status, message)
+    reply.body = options_.error_body ? options_.error_body(request, status, message)
                                      : absl::StrCat(message, "\n");
     if (!options_.error_body) reply.content_type = "text/plain; charset=utf-8";
     return reply;
@@ -330,7 +328,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     } else {
       message = absl::StrCat("malformed HTTP request: ", ec.message());
     }
-    HttpReply reply = Refusal(request.path, status, message);
+    HttpReply reply = Refusal(request, status, message);
     traits.keep_alive = false;
     MakeCall(std::move(request), std::move(traits));
     call_->Reply(std::move(reply));

@@ -41,7 +41,7 @@ class Event {
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}) {
-    options.error_body = [](const std::string&, int status, const std::string& message) {
+    options.error_body = [](const HttpRequest&, int status, const std::string& message) {
       return absl::StrCat("{\"status\":", status, ",\"message\":\"", message, "\"}");
     };
     options.on_access = [this](const HttpAccess& access) {

@@ -264,20 +264,27 @@ TEST_F(KeysApiTest, AFileThatIsWrongKeepsTheGatewayFromStarting) {
       ::testing::AllOf(HasSubstr("--api-key-file: "), HasSubstr("line 1"), Not(HasSubstr(kKey))));
 }
 
-TEST(RefusalReply, HasTheShapeOfThePathsApi) {
+TEST(RefusalReply, HasTheShapeOfTheClientsApi) {
   const KeyRefusal wrong{.reason = KeyRefusal::Reason::kWrongKey, .message = "no"};
-  const HttpReply messages = RefusalReply("/v1/messages/count_tokens", wrong);
+  const HttpReply messages = RefusalReply({.path = "/v1/messages/count_tokens"}, wrong);
   EXPECT_EQ(messages.status, 401);
   EXPECT_EQ(messages.body,
             R"({"type":"error","error":{"type":"authentication_error","message":"no"}})");
-  const HttpReply limit = RefusalReply("/v1/messages", {.reason = KeyRefusal::Reason::kLimit,
-                                                        .message = "much",
-                                                        .retry_after = absl::Milliseconds(2001)});
+  const HttpReply limit =
+      RefusalReply({.path = "/v1/messages"}, {.reason = KeyRefusal::Reason::kLimit,
+                                              .message = "much",
+                                              .retry_after = absl::Milliseconds(2001)});
   EXPECT_EQ(limit.status, 429);
   EXPECT_EQ(At(limit.body, "error.type"), "rate_limit_error");
   EXPECT_EQ(limit.headers.front(), (std::pair<std::string, std::string>("Retry-After", "3")))
       << "a moment too early would be refused again";
-  EXPECT_EQ(At(RefusalReply("/v1/messagesx", wrong).body, "error.code"), "invalid_api_key");
+  EXPECT_EQ(At(RefusalReply({.path = "/v1/messagesx"}, wrong).body, "error.code"),
+            "invalid_api_key");
+  // A path that both APIs have.
+  HttpRequest models{.path = "/v1/models"};
+  EXPECT_EQ(At(RefusalReply(models, wrong).body, "error.code"), "invalid_api_key");
+  models.anthropic_version = "2023-06-01";
+  EXPECT_EQ(RefusalReply(models, wrong).body, messages.body);
 }
 
 class EdgeTest : public GatewayTest {};
