@@ -34,8 +34,8 @@ struct Exl3Cut {
   int strips = 1;
   int warps = 1;  // of a block, each with the same number of strips
 };
-// As few parts and as many strips a block as leave enough blocks for `groups` of at most `rows` rows
-// to fill the device. `outputs`: of all matrices of the grid, `out` of one.
+// As few parts and as many strips a block as leave enough blocks for `groups` of at most `rows`
+// rows to fill the device. `outputs`: of all matrices of the grid, `out` of one.
 Exl3Cut CutProduct(const Context& context, int64_t in, int64_t outputs, int64_t out, int groups,
                    int rows);
 
