@@ -141,9 +141,8 @@ class Bench {
 
   void Sweep(const Exl3Experts& experts, int inner, int bits, int rows) {
     const auto base = experts.CutsFor(rows);
-    for (int warps : {8, 12, 16, 24}) {
+    for (int warps : {8, 16}) {
       for (int strips : {16, 32, 64, 128}) {
-        if (warps > strips) continue;
         for (int parts : {2, 4, 8}) {
           auto cuts = base;
           if (inner / 16 % strips != 0) continue;

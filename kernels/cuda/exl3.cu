@@ -54,14 +54,6 @@ QUARTET_DEVICE void PrefetchUnits(const Exl3Weights& w, const WarpJob& job, int 
   }
 }
 
-QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint4 four = reinterpret_cast<const uint4*>(tile)[i];
-    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
-  }
-}
-
 // What is done with a strip's units, one after the other: for several rows with tensor cores.
 template <int kBits, bool kMul1, bool kColumnMajor>
 class RowsOfStrip {
@@ -80,7 +72,7 @@ class RowsOfStrip {
   QUARTET_DEVICE void Add(int /*unit*/, const Words<kBits>& words, Exl3Codebook code,
                           const uint32_t* tile) {
     uint32_t inputs[16];
-    LoadInputs(tile, inputs);
+    LoadInputs<16>(tile, inputs);
     MultiplyUnit<kBits, kMul1, kColumnMajor>(sums_, words, code, inputs);
   }
   QUARTET_DEVICE void End() {
@@ -324,8 +316,8 @@ QUARTET_DEVICE void Product(const Exl3ProductParams& p) {
 }  // namespace
 
 // Three blocks of eight warps a multiprocessor, or one of 16: see CutProduct. One kernel for gate
-// and up and for down, so that the code of the loop over units is in the instruction cache when
-// down begins: with two kernels both took 4 % longer.
+// and up and for down: with one for each the sequence took 2 to 6 % longer, it is thought because
+// the code of the loop over units had to be fetched twice.
 QUARTET_EARLY_KERNEL(exl3_product_sum_sm80, kProductThreads, 1, Exl3ProductParams) {
   Product<false, false>(p);
 }

@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "boost/json.hpp"
+#include "services/gateway/http/open_files.h"
 
 namespace quartet::cli {
 namespace {
@@ -34,7 +35,7 @@ constexpr double kGoodMemory = 2 * kGiB;
 // Docker's default for /dev/shm is 64 MiB, which is enough for small models only.
 constexpr double kLeastShared = 16 * kMiB;
 constexpr double kGoodShared = 128 * kMiB;
-constexpr uint64_t kLeastFiles = 1024 + 256;  // what the gateway asks for: connections and others
+constexpr uint64_t kLeastFiles = gateway::kDefaultConnections + gateway::kOtherOpenFiles;
 
 // The value of "name : value" in a /proc file; the first one.
 std::string FieldOf(std::string_view text, std::string_view name) {

@@ -24,15 +24,14 @@ namespace {
 constexpr std::string_view kOpenPaths[] = {"/livez",   "/readyz",       "/health", "/metrics",
                                            "/version", "/openapi.json", "/docs"};
 
-// By the path, and on paths that both APIs have by the header that clients of one always send.
-bool IsAnthropic(const HttpRequest& request) {
-  return request.path == "/v1/messages" || request.path.starts_with("/v1/messages/") ||
-         !request.anthropic_version.empty();
+bool IsMessagesPath(std::string_view path) {
+  return path == "/v1/messages" || path.starts_with("/v1/messages/");
 }
 
-// An error in the shape of the API that the client speaks.
+// An error in the shape of the API that the path belongs to or, if it is none's, the client speaks.
 std::string EdgeErrorJson(const HttpRequest& request, const ApiError& error) {
-  return IsAnthropic(request) ? AnthropicErrorJson(error) : ApiErrorJson(error);
+  return IsMessagesPath(request.path) || SpeaksAnthropic(request) ? AnthropicErrorJson(error)
+                                                                  : ApiErrorJson(error);
 }
 
 HttpAdmission Admit(KeyGate* keys, const HttpRequest& request, const HttpRoute& route) {

@@ -44,12 +44,8 @@ std::string AnthropicModel(const GatewayCore& core) {
                       ",\"max_input_tokens\":", tokens, ",\"max_tokens\":", tokens, "}");
 }
 
-bool IsAnthropic(const HttpCall& call) {
-  return !call.request().anthropic_version.empty();
-}
-
 void ReplyModels(GatewayCore* core, HttpCall& call) {
-  if (!IsAnthropic(call)) {
+  if (!SpeaksAnthropic(call.request())) {
     call.Reply({.body = absl::StrCat("{\"object\":\"list\",\"data\":[", OpenAiModel(*core), "]}")});
     return;
   }
@@ -77,7 +73,8 @@ std::string PercentDecoded(std::string_view text) {
 void ReplyModel(GatewayCore* core, HttpCall& call) {
   const std::string id = PercentDecoded(call.request().path.substr(kOneModel.size()));
   if (core->options().any_model || id == core->options().served_model_name) {
-    call.Reply({.body = IsAnthropic(call) ? AnthropicModel(*core) : OpenAiModel(*core)});
+    call.Reply(
+        {.body = SpeaksAnthropic(call.request()) ? AnthropicModel(*core) : OpenAiModel(*core)});
     return;
   }
   const ApiError error{
@@ -85,7 +82,7 @@ void ReplyModel(GatewayCore* core, HttpCall& call) {
       .message = absl::StrCat("the model '", id.substr(0, 200), "' does not exist"),
       .param = "model",
       .code = "model_not_found"};
-  call.Reply(IsAnthropic(call) ? AnthropicErrorReply(error) : ApiErrorReply(error));
+  call.Reply(SpeaksAnthropic(call.request()) ? AnthropicErrorReply(error) : ApiErrorReply(error));
 }
 
 }  // namespace

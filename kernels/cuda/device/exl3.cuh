@@ -263,6 +263,16 @@ QUARTET_DEVICE void WordsOfRun(const Words<kBits>& words, uint32_t* w /*[kBits +
   for (int i = 0; i < kBits; ++i) w[i + 1] = words.v[i];
 }
 
+// A lane's activations of a unit, from shared memory.
+template <int kCount>
+QUARTET_DEVICE void LoadInputs(const uint32_t* tile, uint32_t* x /*[kCount]*/) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    const uint4 four = reinterpret_cast<const uint4*>(tile)[i];
+    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+  }
+}
+
 // Decodes a unit and adds its products to kTurns sums. `x` holds the lane's row of its tile: 16
 // activations, each twice in a word.
 template <int kBits, bool kMul1, bool kColumnMajor>

@@ -5,10 +5,10 @@
 
 // Products of a single row of x, which is what most experts of a decode step have. Tensor cores
 // would do it with one of eight columns in use, and their instructions do not run beside those that
-// decode; sm_90 also slows its clock down for them. So a lane multiplies its weights itself: a
+// decode; an H200 also slows its clock down for them. So a lane multiplies its weights itself: a
 // weight's two halves with twice the same activation in one instruction. 16 products are summed in
-// FP16, two such sums added, and the rest is FP32: 6.5e-4 of the result, where rounding activations
-// to FP16 takes 2.1e-4 (random numbers).
+// FP16, two such sums added, and the rest is FP32: the result is off by 7.3e-4, that of several
+// rows by 3.0e-4 (random numbers, against FP32: SumsOfASingleRowLoseLittle in exl3_test.cc).
 
 namespace quartet::cuda::exl3 {
 
@@ -61,21 +61,12 @@ struct SingleSums {
   float v[2][2];  // [first or second line][lower or upper halves of weights]
 };
 
-// A lane's activations of a unit: 16 halves of its tile.
-QUARTET_DEVICE void LoadSingleInputs(const uint32_t* tile, uint32_t* x /*[8]*/) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint4 four = reinterpret_cast<const uint4*>(tile)[i];
-    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
-  }
-}
-
 // The sum of the lane's products of a unit, for its first and its second line.
 template <int kBits, bool kMul1, bool kColumnMajor>
 QUARTET_DEVICE void MultiplySingleUnit(const Words<kBits>& words, Exl3Codebook code,
                                        const uint32_t* tile, __half2* sums /*[2]*/) {
-  uint32_t x[8];
-  LoadSingleInputs(tile, x);
+  uint32_t x[8];  // 16 halves
+  LoadInputs<8>(tile, x);
   uint32_t w[kBits + 1], weights[32];
   WordsOfRun<kBits>(words, w);
   if constexpr (8 % kBits == 0) {

@@ -6,7 +6,7 @@
 namespace quartet::cuda {
 
 // silu(min(gate, limit)) * clamp(up, -limit, limit); limit <= 0 means no clamp. By comparisons, not
-// fminf: NaN stays NaN. Within some 2e-6 of the exact value, and without branches, so that a
+// fminf: NaN stays NaN. With the fast exponential and reciprocal, which have no branches: a
 // thread's values do not wait for one another.
 QUARTET_DEVICE float ClampedSwiGlu(float gate, float up, float limit) {
   if (limit > 0.0f) {

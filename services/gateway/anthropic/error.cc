@@ -10,6 +10,10 @@ constexpr int kOverloaded = 529;
 
 }  // namespace
 
+bool SpeaksAnthropic(const HttpRequest& request) {
+  return !request.anthropic_version.empty();
+}
+
 std::string_view AnthropicErrorType(int status) {
   switch (status) {
     case 401:

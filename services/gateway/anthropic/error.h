@@ -10,6 +10,10 @@
 
 namespace quartet::gateway {
 
+// Whether the client speaks that API on a path that others have too: its clients send the header
+// Anthropic-Version always.
+bool SpeaksAnthropic(const HttpRequest& request);
+
 // The error type that belongs to an HTTP status of that API.
 std::string_view AnthropicErrorType(int status);
 // {"type":"error","error":{"type","message"}} on one line. The shape has no place for the field, so

@@ -26,10 +26,6 @@ using asio::use_awaitable;
 using boost::system::error_code;
 using tcp = asio::ip::tcp;
 
-// Besides connections: listening sockets, event loops, the log, the line to the engine, and the
-// admin and gRPC ports with theirs.
-constexpr size_t kOtherOpenFiles = 256;
-
 awaitable<void> Accept(HttpLoop* loop) {
   HttpShared* shared = loop->shared;
   asio::steady_timer pause(loop->context);

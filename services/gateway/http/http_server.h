@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "services/gateway/http/http_call.h"
+#include "services/gateway/http/open_files.h"
 
 namespace quartet::gateway {
 
@@ -49,7 +50,7 @@ struct HttpAdmission {
 struct HttpServerOptions {
   std::string listen = "127.0.0.1:0";
   int threads = 2;  // each has an event loop and an acceptor of its own
-  size_t connections_max = 1024;
+  size_t connections_max = kDefaultConnections;
   size_t header_bytes_max = 32 << 10;
   size_t body_bytes_max = size_t{64} << 20;
   // Of all bodies that are being received; more is answered with 503.
