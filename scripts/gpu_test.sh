@@ -102,7 +102,10 @@ case $part in
     done
     finish ;;
   bench)
-    for bench in "$bin"/cuda_*_bench; do run "$(basename "$bench")" "$bench"; done ;;
+    for bench in "$bin"/cuda_*_bench; do
+      # What is between cards is in part multi.
+      [ "$bench" = "$bin/cuda_all_reduce_bench" ] || run "$(basename "$bench")" "$bench"
+    done ;;
   full)
     run full_size "$bin/quartet-full-size-bench" --model models/glm-5.3-flash ;;
   memory)

@@ -6,6 +6,8 @@
 //   quartet-full-size-bench --model models/glm-5.3-flash --memory-only --ranks 4 --prefill 4096
 //   --seqs 4
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -166,12 +168,10 @@ class Bench {
     int64_t stored = 0;
     ModelOps ops = CheckOk(LoadModelOps(config_, weights, *backend_, [&](const LoadStep& step) {
       stored = step.total_bytes;
-      std::fprintf(stderr, "\rloading %.1f of %.1f GB", step.done_bytes / 1e9,
-                   step.total_bytes / 1e9);
+      ShowLoading(step);
       return absl::OkStatus();
     }));
     const double seconds = Seconds(load);
-    std::fprintf(stderr, "\n");
     std::printf("loaded %.1f GB in %.1f s (%.2f GB/s)\n", stored / 1e9, seconds,
                 stored / 1e9 / seconds);
     memory_.Measure(kWeights);
@@ -188,6 +188,17 @@ class Bench {
     memory_.Measure(kActivations);
     pages_.resize(pages);
     std::iota(pages_.begin(), pages_.end(), 0);
+  }
+
+  // In one line on a terminal, elsewhere a line for each tenth.
+  void ShowLoading(const LoadStep& step) {
+    static const bool kTerminal = isatty(STDERR_FILENO) == 1;
+    const int64_t tenth = 10 * step.done_bytes / std::max<int64_t>(1, step.total_bytes);
+    const bool done = step.done_bytes == step.total_bytes;
+    if (!kTerminal && tenth == tenths_loaded_) return;
+    tenths_loaded_ = tenth;
+    std::fprintf(stderr, "%sloading %5.1f of %.1f GB%s", kTerminal ? "\r" : "",
+                 step.done_bytes / 1e9, step.total_bytes / 1e9, kTerminal && !done ? "" : "\n");
   }
 
   // Records what a worker records, and runs one chunk: only then does the driver have all that it
@@ -375,6 +386,7 @@ class Bench {
   std::unique_ptr<Pools> pools_;
   std::unique_ptr<Model> model_;
   std::vector<int32_t> pages_;
+  int64_t tenths_loaded_ = -1;  // shown
 };
 
 }  // namespace
