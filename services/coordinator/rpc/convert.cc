@@ -212,6 +212,18 @@ StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank) {
   return answer;
 }
 
+v1::PoolSizes ToProto(const PoolPlan& pools) {
+  v1::PoolSizes sizes;
+  sizes.set_slots(pools.slots);
+  sizes.set_pages(pools.pages);
+  sizes.set_snapshots(pools.snapshots);
+  sizes.set_host_pages(pools.host.pages);
+  sizes.set_host_snapshots(pools.host.snapshots);
+  sizes.set_disk_pages(pools.disk.pages);
+  sizes.set_disk_snapshots(pools.disk.snapshots);
+  return sizes;
+}
+
 v1::SequenceOpen ToProto(const SequenceOpen& open) {
   v1::SequenceOpen message;
   message.set_seq_uid(open.seq_uid);

@@ -19,6 +19,7 @@ CacheEntry ToCacheEntry(const v1::CacheEntry& entry);
 // `rank` is the rank of the stream that the result came by.
 StepCollector::Answer ToAnswer(const v1::StepResult& result, uint32_t rank);
 
+v1::PoolSizes ToProto(const PoolPlan& pools);
 v1::SequenceOpen ToProto(const SequenceOpen& open);
 v1::StepPlan ToProto(const StepPlan& plan);
 // Admitted, Tokens or Finished.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "services/coordinator/rpc/convert.h"
 #include "services/coordinator/rpc/engine_clients.h"
 #include "services/coordinator/rpc/engine_metrics.h"
+#include "services/coordinator/rpc/engine_workers.h"
 #include "services/coordinator/rpc/inventory.h"
 #include "services/coordinator/rpc/recorded_core.h"
 #include "services/coordinator/rpc/unit_keys.h"
@@ -32,8 +32,6 @@ constexpr absl::Duration kIdleTurn = absl::Seconds(1);
 // As transports do not say when they have written, buffers that are too full are looked at so
 // often.
 constexpr absl::Duration kFullBufferTurn = absl::Milliseconds(20);
-
-constexpr uint32_t kTimeoutMaxS = 1000000;
 
 TimeUs NowUs() {
   return absl::ToUnixMicros(absl::Now());
@@ -50,43 +48,6 @@ std::string KindOf(const StepPlan& plan) {
 }
 
 }  // namespace
-
-std::string OptionsError(const EngineOptions& options) {
-  if (options.tensor_parallel_size == 0) return "--tensor-parallel-size must be at least 1";
-  if (options.max_num_seqs == 0) return "--max-num-seqs must be at least 1";
-  if (options.max_queued_requests == 0) return "--max-queued-requests must be at least 1";
-  if (options.step_deadline_ms == 0) return "--step-deadline-ms must be at least 1";
-  if (options.max_model_len == 1) return "--max-model-len must be at least 2";
-  if (options.max_num_batched_tokens + 1 < kChunkMultiple + options.max_num_seqs) {
-    return absl::StrCat("--max-num-batched-tokens is ", options.max_num_batched_tokens, "; with ",
-                        options.max_num_seqs, " sequences it must be at least ",
-                        kChunkMultiple + options.max_num_seqs - 1);
-  }
-  if (options.num_speculative_tokens > kMaxDraftTokens) {
-    return absl::StrCat("--num-speculative-tokens is ", options.num_speculative_tokens,
-                        "; it must be 0 to ", kMaxDraftTokens);
-  }
-  if (options.spec_sampling != "rejection" && options.spec_sampling != "coupled") {
-    return absl::StrCat("--spec-sampling is ", options.spec_sampling,
-                        "; it must be rejection or coupled");
-  }
-  if (!(options.min_decode_share >= 0 && options.min_decode_share < 1)) {
-    return absl::StrCat("--min-decode-share is ", options.min_decode_share,
-                        "; it must be from 0 to below 1");
-  }
-  for (const auto& [flag, seconds] : {std::pair("--max-wait-s", options.max_wait_s),
-                                      std::pair("--queue-timeout-s", options.queue_timeout_s),
-                                      std::pair("--total-timeout-s", options.total_timeout_s)}) {
-    if (seconds > kTimeoutMaxS) {
-      return absl::StrCat(flag, " is ", seconds, "; at most ", kTimeoutMaxS);
-    }
-  }
-  if (options.prefill_chunk % kChunkMultiple != 0) {
-    return absl::StrCat("--prefill-chunk is ", options.prefill_chunk,
-                        "; it must be 0 or a multiple of ", kChunkMultiple);
-  }
-  return "";
-}
 
 class Engine::Impl {
  public:
@@ -142,11 +103,6 @@ class Engine::Impl {
   void CountRefused(const std::string& reason) { metrics_.OnRefused(reason); }
 
  private:
-  struct Load {
-    uint64_t done = 0;
-    uint64_t total = 0;
-  };
-
   void Run() {
     while (!stopping_) {
       std::optional<Event> event = events_.Pop(NextDeadline());
@@ -276,7 +232,7 @@ class Engine::Impl {
   void On(WorkerMessageEvent& event) {
     const uint64_t worker = event.stream->id();
     const v1::FromWorker& message = event.message;
-    if (!workers_.contains(worker) && !message.has_hello()) {
+    if (!workers_.Has(worker) && !message.has_hello()) {
       return event.stream->End(absl::FailedPreconditionError("the first message must be a hello"));
     }
     switch (message.message_case()) {
@@ -284,7 +240,7 @@ class Engine::Impl {
         if (!fatal_.empty()) {
           return event.stream->End(absl::UnavailableError(fatal_));
         }
-        workers_[worker] = event.stream;
+        workers_.Add(event.stream);
         Apply(membership_.OnHello(worker, ToWorkerFacts(message.hello())));
         status_->Progress("workers", membership_.ranks_taken(), options_.tensor_parallel_size);
         break;
@@ -325,8 +281,7 @@ class Engine::Impl {
   void On(WorkerGoneEvent& event) { Forget(event.stream->id(), event.why); }
 
   void Forget(uint64_t worker, const std::string& why) {
-    if (workers_.erase(worker) == 0) return;
-    loads_.erase(worker);
+    if (!workers_.Remove(worker)) return;
     inventory_.Forget(worker);
     LogWarning(absl::StrCat(membership_.Name(worker), " left: ", why));
     Apply(membership_.OnGone(worker, why));
@@ -340,7 +295,7 @@ class Engine::Impl {
     not_ready_reason_ = message;
     if (core_.has_value()) core_->FailAll(message);
     DeliverOutputs();
-    AbortWorkers(message);
+    workers_.AbortAll(options_.epoch, message);
   }
 
   void Apply(const std::vector<Membership::Action>& actions) {
@@ -353,7 +308,7 @@ class Engine::Impl {
           LogInfo(absl::StrCat(membership_.Name(action.worker), " waits: all ranks are taken"));
           v1::ToWorker message;
           message.mutable_spare();
-          SendTo(action.worker, std::move(message));
+          workers_.Send(action.worker, std::move(message));
           break;
         }
         case Membership::Action::Kind::kRefuse:
@@ -379,55 +334,17 @@ class Engine::Impl {
     welcome->set_tensor_parallel_size(options_.tensor_parallel_size);
     welcome->mutable_rendezvous()->set_segment_folder(options_.segment_folder);
     welcome->mutable_rendezvous()->set_segment_name(options_.segment_name);
-    welcome->mutable_pools()->set_slots(pools.slots);
-    welcome->mutable_pools()->set_pages(pools.pages);
-    welcome->mutable_pools()->set_snapshots(pools.snapshots);
-    welcome->mutable_pools()->set_host_pages(pools.host.pages);
-    welcome->mutable_pools()->set_host_snapshots(pools.host.snapshots);
-    welcome->mutable_pools()->set_disk_pages(pools.disk.pages);
-    welcome->mutable_pools()->set_disk_snapshots(pools.disk.snapshots);
+    *welcome->mutable_pools() = ToProto(pools);
     welcome->set_max_num_batched_tokens(options_.max_num_batched_tokens);
     welcome->set_max_model_len(pools.max_model_len);
     LogInfo(absl::StrCat(membership_.Name(worker), " is welcomed in epoch ", options_.epoch));
-    SendTo(worker, std::move(message));
+    workers_.Send(worker, std::move(message));
   }
 
   void BecomeReady() {
     const PoolPlan& pools = *membership_.pools();
     const WorkerFacts& model = *membership_.model();
-    CoreConfig config;
-    config.epoch = options_.epoch;
-    config.vocab_size = model.vocab_size;
-    config.max_model_len = pools.max_model_len;
-    config.slots = pools.slots;
-    config.pages = pools.pages;
-    config.page_tokens = pools.page_tokens;
-    config.snapshots = pools.snapshots;
-    config.page_bytes = pools.page_bytes;
-    config.snapshot_bytes = pools.snapshot_bytes;
-    config.snapshot_policy = options_.snapshot_policy;
-    if (model.num_mtp_layers > 0) {
-      config.num_speculative_tokens = options_.num_speculative_tokens;
-    }
-    config.spec_dynamic = options_.spec_dynamic;
-    config.spec_acceptance =
-        options_.spec_sampling == "coupled" ? Acceptance::kCoupled : Acceptance::kRejection;
-    config.host_pages = pools.host.pages;
-    config.host_snapshots = pools.host.snapshots;
-    config.disk_pages = pools.disk.pages;
-    config.disk_snapshots = pools.disk.snapshots;
-    config.max_num_batched_tokens = options_.max_num_batched_tokens;
-    config.prefill_chunk = options_.prefill_chunk;
-    config.max_queued_requests = options_.max_queued_requests;
-    config.max_queued_tokens = options_.max_queued_tokens;
-    config.step_deadline_ms = options_.step_deadline_ms;
-    config.steps_in_flight = options_.steps_in_flight;
-    config.prefill_quantum_ms = options_.prefill_quantum_ms;
-    config.min_decode_share = options_.min_decode_share;
-    config.max_overtakes = options_.max_overtakes;
-    config.max_wait_ms = 1000 * options_.max_wait_s;
-    config.queue_timeout_ms = 1000 * options_.queue_timeout_s;
-    config.total_timeout_ms = 1000 * options_.total_timeout_s;
+    const CoreConfig config = ToCoreConfig(options_, pools, model);
     if (const std::string error = ConfigError(config); !error.empty()) return Fatal(error);
     core_.emplace(config,
                   options_.flight_dir.empty() ? 0 : size_t{options_.flight_mib} * 1024 * 1024);
@@ -458,14 +375,10 @@ class Engine::Impl {
 
   void OnProgress(uint64_t worker, const v1::LoadProgress& progress) {
     if (!membership_.RankOf(worker).has_value() || membership_.ready()) return;
-    loads_[worker] = {progress.done_bytes(), progress.total_bytes()};
-    Load sum;
-    for (const auto& [id, load] : loads_) {
-      sum.done += load.done;
-      sum.total += load.total;
-    }
+    const EngineWorkers::Load load = workers_.OnProgress(worker, progress);
     status_->Progress(progress.stage().empty() ? "loading weights" : progress.stage(),
-                      static_cast<int64_t>(sum.done), static_cast<int64_t>(sum.total));
+                      static_cast<int64_t>(load.done_bytes),
+                      static_cast<int64_t>(load.total_bytes));
   }
 
   void OnFailure(uint64_t worker, const v1::Failure& failure) {
@@ -477,42 +390,24 @@ class Engine::Impl {
       return Fatal(message);
     }
     LogError(message);
-    const auto stream = workers_.find(worker);
-    if (stream == workers_.end()) return;
-    stream->second->End(absl::AbortedError(failure.message()));
-    Forget(worker, failure.message());
+    if (workers_.End(worker, absl::AbortedError(failure.message()))) {
+      Forget(worker, failure.message());
+    }
   }
 
   void Refuse(uint64_t worker, const std::string& reason) {
     LogWarning(absl::StrCat("refused ", membership_.Name(worker), ": ", reason));
-    auto stream = workers_.find(worker);
-    if (stream == workers_.end()) return;
     v1::ToWorker message;
     message.mutable_refused()->set_reason(reason);
-    stream->second->EndAfter(std::move(message), absl::FailedPreconditionError(reason));
-    Forget(worker, absl::StrCat("it was refused: ", reason));
-  }
-
-  void SendTo(uint64_t worker, v1::ToWorker message) {
-    if (auto stream = workers_.find(worker); stream != workers_.end()) {
-      stream->second->Send(std::move(message));
+    if (workers_.EndAfter(worker, std::move(message), absl::FailedPreconditionError(reason))) {
+      Forget(worker, absl::StrCat("it was refused: ", reason));
     }
   }
 
   void SendToRanks(const v1::ToWorker& message) {
     for (uint32_t rank = 0; rank < options_.tensor_parallel_size; ++rank) {
-      if (auto worker = membership_.WorkerOf(rank)) SendTo(*worker, message);
+      if (auto worker = membership_.WorkerOf(rank)) workers_.Send(*worker, message);
     }
-  }
-
-  void AbortWorkers(const std::string& reason) {
-    v1::ToWorker abort;
-    abort.mutable_abort()->set_epoch(options_.epoch);
-    abort.mutable_abort()->set_reason(reason);
-    for (auto& [id, stream] : workers_) {
-      stream->EndAfter(abort, absl::UnavailableError(reason));
-    }
-    workers_.clear();
   }
 
   // ---- steps -----------------------------------------------------------------------------------
@@ -618,7 +513,7 @@ class Engine::Impl {
     Publish();
     if (core_.has_value()) core_->FailAll(message);
     DeliverOutputs();
-    AbortWorkers(message);
+    workers_.AbortAll(options_.epoch, message);
     WriteFlight(message);
     status_->Error(message);
     on_fatal_(message);
@@ -677,8 +572,7 @@ class Engine::Impl {
   StepCollector collector_;
   Constraints constraints_;
   EngineClients clients_;
-  std::map<uint64_t, std::shared_ptr<WorkerStream>> workers_;
-  std::map<uint64_t, Load> loads_;
+  EngineWorkers workers_;
   Inventory inventory_;  // until ready
   struct SentStep {
     uint64_t id = 0;
