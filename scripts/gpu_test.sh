@@ -2,14 +2,14 @@
 # Runs the tests that need a GPU, from build/gpu.tar.xz (scripts/gpu_pack.sh makes it):
 #   scripts/gpu_test.sh --part PART [--out FOLDER]
 #     ops       every CUDA op against its CPU form, with the card's own kernels and with those of sm_70
-#     golden    the miniature model and the demo checkpoints against reference outputs
+#     golden    the miniature model (1, 2 and 4 processes) and the demo checkpoints against reference outputs
 #     cluster   the demo checkpoints served by 1, 2 and 4 processes on one card: texts, hashes of 500 steps
 #     sanitize  memory and race checks of the ops on small shapes (compute-sanitizer)
 #     full      the whole model at full size with random weights: memory, decode, verify window, prefill
 #     memory    what one of four ranks takes at full size, beside the plan
 #     load      a checkpoint of 26 GiB from the disk into the card (root, 64 GiB of disk)
 #     bench     each op beside what the card can do, measured in the same run
-#     multi     collectives, and with two cards or more the demo checkpoint over them, 10,000 steps
+#     multi     collectives, and with two cards or more the miniature model and the demo checkpoint over them, 10,000 steps
 # Each part takes less than eight minutes. With --out the output of each program also goes to a file.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -120,7 +120,14 @@ case $part in
       run all_reduce "$bin/cuda_all_reduce_bench" "$cards"
       run stress "$bin/gpu_collectives" --ranks "$cards" --iterations 1000000 --form peer --delay-ns 1000
       run killed "$bin/gpu_collectives" --ranks "$cards" --fault kill --iterations 8000
-      for form in peer nccl; do cluster "texts-$form" texts --ranks 2 --collectives $form; done
+      for ranks in 2 4; do
+        [ "$ranks" -le "$cards" ] || continue
+        for form in peer nccl; do
+          cluster "texts-$ranks-$form" texts --ranks "$ranks" --collectives $form
+          run "golden-$ranks-$form" env QUARTET_COLLECTIVES=$form "$bin/cuda_model_golden_gpu" --gtest_brief=1 \
+            "--gtest_filter=*Tp${ranks}_*"
+        done
+      done
       cluster steps-2 steps --ranks 2 --count 10000
     else
       run one_card "$bin/gpu_collectives" --ranks 2 --one-device --iterations 80 --form peer

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "tests/golden/draft_chain.h"
 #include "tests/golden/mini_model.h"
 #include "tests/golden/recording_trace.h"
 #include "tests/unit/worker/golden_file.h"
@@ -16,46 +17,6 @@ namespace {
 const GoldenFile& Mtp() {
   static const GoldenFile* file = new GoldenFile(DataDir() + "/golden_mtp.safetensors");
   return *file;
-}
-
-int32_t Argmax(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-struct Chain {
-  std::vector<float> prefill_hidden;  // [T, H]
-  std::vector<float> logits;          // [3, V]
-  std::vector<float> hidden;          // [3, H]
-  std::vector<int32_t> tokens;        // [3]
-};
-
-// The draft layer over a whole prompt, then drafts chained on each other.
-Chain DraftThree(Model& model, const std::vector<int32_t>& next, const std::vector<float>& hidden,
-                 int slot, const std::vector<int32_t>& pages, bool share) {
-  using enum Model::DraftSelection;
-  Chain chain;
-  Activations& a = model.activations();
-  int position = 0;
-  int rows = static_cast<int>(next.size());
-  std::vector<int32_t> ids = next;
-  std::copy(hidden.begin(), hidden.end(), a.mtp_h);
-  for (int step = 0; step < 3; ++step) {
-    const Model::DraftSelection selection = !share ? kRecompute : step == 0 ? kKeepLast : kShared;
-    const absl::Status status =
-        model.Draft(ids, {{MakeSegment(0, rows, slot, position, pages)}}, selection);
-    EXPECT_TRUE(status.ok()) << status;
-    if (step == 0) chain.prefill_hidden.assign(a.mtp_o, a.mtp_o + rows * kHidden);
-    const float* last = a.mtp_o + (rows - 1) * kHidden;
-    const std::vector<float> logits = AllLogits(model, last, 1);
-    chain.hidden.insert(chain.hidden.end(), last, last + kHidden);
-    chain.logits.insert(chain.logits.end(), logits.begin(), logits.end());
-    chain.tokens.push_back(Argmax(logits));
-    std::copy_n(last, kHidden, a.mtp_h);
-    ids = {chain.tokens.back()};
-    position += rows;
-    rows = 1;
-  }
-  return chain;
 }
 
 class DraftGoldenTest : public testing::TestWithParam<int> {};
@@ -79,9 +40,9 @@ TEST_P(DraftGoldenTest, DraftsOfBothPrompts) {
 
       RecordingTrace trace;
       model.set_trace(&trace);
-      const Chain recompute = DraftThree(model, next, hidden, 0, pages, false);
+      const DraftChain recompute = DraftThree(rank, next, hidden, 0, pages, false);
       const std::vector<RecordingTrace::SelectedRow> selected = trace.selected(kLayers);
-      const Chain share = DraftThree(model, next, hidden, 1, PageRange(2, 2), true);
+      const DraftChain share = DraftThree(rank, next, hidden, 1, PageRange(2, 2), true);
       if (rank.collectives->rank() != 0) return;
 
       const std::vector<int32_t> kept = Mtp().I32(prefix + "hidden_rows");
@@ -96,7 +57,7 @@ TEST_P(DraftGoldenTest, DraftsOfBothPrompts) {
           kTolerance);
       double worst = 0;
       for (const bool shared : {false, true}) {
-        const Chain& got = shared ? share : recompute;
+        const DraftChain& got = shared ? share : recompute;
         const std::string name = absl::StrCat(prefix, shared ? "share" : "recompute", ".draft_");
         EXPECT_EQ(got.tokens, Mtp().I32(name + "tokens")) << name;
         const double logits = MaxDiff(got.logits, Mtp().F32(name + "logits"));

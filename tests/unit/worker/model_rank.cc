@@ -1,14 +1,8 @@
 #include "tests/unit/worker/model_rank.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace quartet {
 namespace {
@@ -25,11 +19,17 @@ T ValueOrDie(absl::StatusOr<T> value) {
 }  // namespace
 
 ModelRank::ModelRank(const ModelRankOptions& options, std::unique_ptr<Collectives> group)
+    : ModelRank(options,
+                MakeTestBackend(options.threads, options.limits, options.pools.slots,
+                                options.batch_invariant),
+                std::move(group)) {}
+
+ModelRank::ModelRank(const ModelRankOptions& options, TestBackend on,
+                     std::unique_ptr<Collectives> group)
     : config(ValueOrDie(ReadModelConfig(options.dir))),
       checkpoint(ValueOrDie(Checkpoint::Open(options.dir))),
+      test_backend(std::move(on)),
       collectives(std::move(group)),
-      test_backend(MakeTestBackend(options.threads, options.limits, options.pools.slots,
-                                   options.batch_invariant)),
       backend(test_backend.backend.get()) {
   const int tp = collectives->size();
   const ModelWeights weights =
@@ -37,29 +37,6 @@ ModelRank::ModelRank(const ModelRankOptions& options, std::unique_ptr<Collective
   pools = ValueOrDie(Pools::Create(config, tp, options.pools, *backend));
   model = ValueOrDie(Model::Create(config, ValueOrDie(LoadModelOps(config, weights, *backend, {})),
                                    *backend, *pools, *collectives, options.limits));
-}
-
-void RunRanks(const ModelRankOptions& options, int tp,
-              const std::function<void(ModelRank&)>& body) {
-  static std::atomic<int> groups{0};
-  if (tp == 1) {
-    ModelRank rank(options, MakeSingleRank());
-    body(rank);
-    return;
-  }
-  SharedMemoryOptions shared;
-  shared.name = absl::StrCat("quartet-test-", getpid(), "-", groups.fetch_add(1));
-  shared.size = tp;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < tp; ++r) {
-    threads.emplace_back([&, r] {
-      SharedMemoryOptions mine = shared;
-      mine.rank = r;
-      ModelRank rank(options, ValueOrDie(OpenSharedMemory(mine)));
-      body(rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 ops::Segment MakeSegment(int row_begin, int rows, int slot, int position,

@@ -30,11 +30,13 @@ struct ModelRankOptions {
 // message if the checkpoint cannot be loaded.
 struct ModelRank {
   ModelRank(const ModelRankOptions& options, std::unique_ptr<Collectives> group);
+  // With a group that was opened on the backend's device.
+  ModelRank(const ModelRankOptions& options, TestBackend on, std::unique_ptr<Collectives> group);
 
   ModelConfig config;
   std::unique_ptr<Checkpoint> checkpoint;
-  std::unique_ptr<Collectives> collectives;
   TestBackend test_backend;
+  std::unique_ptr<Collectives> collectives;
   ops::Backend* backend;  // of test_backend
   std::unique_ptr<Pools> pools;
   std::unique_ptr<Model> model;
@@ -48,8 +50,10 @@ struct ModelRank {
   }
 };
 
-// Runs `body` for every rank of a group of `tp`, each in a thread of its own with shared-memory
-// collectives between them, and returns when all have returned.
+// Runs `body` for every rank of a group of `tp` and returns when all have returned. Each has a
+// thread of its own, with shared-memory collectives between them (thread_ranks.cc). On a GPU each
+// is a process of its own, with the collectives of shard workers; then a test may call this once,
+// and sees nothing of what a body leaves behind but its failures (process_ranks.cc).
 void RunRanks(const ModelRankOptions& options, int tp, const std::function<void(ModelRank&)>& body);
 
 // A segment whose sequence owns `pages`.
