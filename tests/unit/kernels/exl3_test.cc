@@ -123,7 +123,8 @@ TEST(Exl3, StatesOfEveryPositionAreExact) {
 }
 
 TEST(Exl3, RandomTrellisesDecodeExactlyInEveryCodebookAndWidth) {
-  const TensorFile file("exl3/exl3_random_trellis.safetensors");
+  const std::string file_name = "exl3_random_trellis.safetensors";
+  const TensorFile file("exl3/" + file_name);
   for (int bits = 1; bits <= 8; ++bits) {
     const Tensor& trellis = file.Get("trellis_k" + std::to_string(bits));
     for (const auto& [name, codebook] : {std::pair("mcg", ops::Codebook::kMcg),
@@ -137,9 +138,8 @@ TEST(Exl3, RandomTrellisesDecodeExactlyInEveryCodebookAndWidth) {
       m.trellis = trellis.data;
       m.tile_row_stride = 8;
       const std::vector<uint16_t> inner = DecodeInner(m);
-      const Tensor& golden = file.Get("inner_" + std::string(name) + "_k" + std::to_string(bits));
-      ASSERT_EQ(golden.bytes, inner.size() * 2);
-      EXPECT_EQ(std::memcmp(inner.data(), golden.data, golden.bytes), 0) << name << " K" << bits;
+      const std::string golden = "inner_" + std::string(name) + "_k" + std::to_string(bits);
+      EXPECT_EQ(Sha256(inner.data(), inner.size() * 2), RecordedSha(file_name, golden)) << golden;
     }
   }
 }
