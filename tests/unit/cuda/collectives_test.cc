@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 // Values whose float sum depends on the order of addition.
 std::vector<float> RankValues(int rank, size_t count, unsigned seed) {
-  std::mt19937 random(1000u * static_cast<unsigned>(rank) + seed);
+  std::mt19937 random = Random(1000u * static_cast<unsigned>(rank) + seed);
   std::uniform_real_distribution<float> mantissa(-1.0f, 1.0f);
   std::uniform_int_distribution<int> exponent(-12, 12);
   std::vector<float> values(count);
@@ -180,7 +180,7 @@ TEST_P(PeerSizeTest, AllGatherConcatenatesBytesOfAnyNumber) {
   for (const size_t bytes : {1, 4, 7, 8, 1000, 1001, 32768}) {
     std::vector<std::vector<uint8_t>> messages;
     std::vector<uint8_t> expected;
-    std::mt19937 random(call);
+    std::mt19937 random = Random(call);
     for (int r = 0; r < size_; ++r) {
       messages.emplace_back(bytes);
       for (uint8_t& byte : messages[r]) byte = static_cast<uint8_t>(random());

@@ -136,7 +136,7 @@ class TwinPages {
     const int count = sequences * each;
     std::vector<int32_t> order(count);
     for (int i = 0; i < count; ++i) order[i] = i;
-    std::mt19937 bits(17);
+    std::mt19937 bits = Random(17);
     std::shuffle(order.begin(), order.end(), bits);
     for (int s = 0; s < sequences; ++s) {
       pages_.emplace_back(order.begin() + s * each, order.begin() + (s + 1) * each);
@@ -164,7 +164,7 @@ class TwinPages {
   // Random latents and pooled keys (or small integers) at every position of a sequence, on both
   // sides.
   void FillRandom(int sequence, int tokens, uint32_t seed, bool integers = false) {
-    std::mt19937 bits(seed);
+    std::mt19937 bits = Random(seed);
     std::normal_distribution<float> normal(0.0f, 1.0f);
     const auto draw = [&] {
       return integers ? static_cast<float>(static_cast<int>(bits() % 5) - 2) : normal(bits);

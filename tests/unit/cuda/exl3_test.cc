@@ -11,18 +11,13 @@ using Kind = RandomExl3::Kind;
 
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds;
-  for (ops::TileOrder order : {ops::TileOrder::kSm80, ops::TileOrder::kColumnMajor}) {
+  for (ops::TileOrder order : kTileOrders) {
     for (ops::Codebook codebook :
          {ops::Codebook::kMcg, ops::Codebook::kMul1, ops::Codebook::k3Inst}) {
       for (int bits = 1; bits <= 8; ++bits) kinds.push_back({bits, codebook, order});
     }
   }
   return kinds;
-}
-std::string Name(const Kind& kind) {
-  const char* codebooks[] = {"mcg", "mul1", "3inst"};
-  return "K" + std::to_string(kind.bits) + " " + codebooks[static_cast<int>(kind.codebook)] +
-         (kind.order == ops::TileOrder::kSm80 ? " sm80" : " colmajor");
 }
 
 class Exl3OnCuda : public CudaOps {
@@ -69,7 +64,8 @@ TEST_F(Exl3OnCuda, AgreesWithTheCpuInEveryWidthCodebookAndTileOrder) {
     const RandomExl3 w(256, 128, kind, ++seed);
     for (int rows : {1, 3}) {
       const auto x = RandomFloats(rows * 256, 1.0f, ++seed);
-      ExpectClose(Multiply(w.view(), x, rows), OnCpu(w.view(), x, rows), rows, Name(kind));
+      ExpectClose(Multiply(w.view(), x, rows), OnCpu(w.view(), x, rows), rows,
+                  RandomExl3::Name(kind));
     }
   }
 }
@@ -133,7 +129,8 @@ TEST_F(Exl3OnCuda, DecodesWhatTheCpuDecodes) {
       }
     }
     // A state's value is at most 4, so its last bit 2^-9, half of which is the rounding.
-    EXPECT_LT(worst, kind.codebook == ops::Codebook::kMul1 ? 1e-5 : 0x1p-10 + 1e-5) << Name(kind);
+    EXPECT_LT(worst, kind.codebook == ops::Codebook::kMul1 ? 1e-5 : 0x1p-10 + 1e-5)
+        << RandomExl3::Name(kind);
   }
 }
 
@@ -187,11 +184,15 @@ TEST_F(Exl3OnCuda, TheModelsShapes) {
   };
   for (const Shape s :
        {Shape{1, 4096, 512}, Shape{8, 4096, 4096}, Shape{5, 512, 4096}, Shape{64, 2048, 4096}}) {
-    for (int bits : {2, 3, 4, 6}) {
-      const RandomExl3 w(s.in, s.out, {bits}, bits);
-      const auto x = RandomFloats(s.rows * s.in, 1.0f, 12);
-      ExpectClose(Multiply(w.view(), x, s.rows), OnCpu(w.view(), x, s.rows), s.rows,
-                  std::to_string(s.in) + " x " + std::to_string(s.out));
+    for (ops::TileOrder order : kTileOrders) {
+      for (int bits : {2, 3, 4, 6, 8}) {
+        const Kind kind = {bits, ops::Codebook::kMcg, order};
+        const RandomExl3 w(s.in, s.out, kind, bits);
+        const auto x = RandomFloats(s.rows * s.in, 1.0f, 12);
+        ExpectClose(
+            Multiply(w.view(), x, s.rows), OnCpu(w.view(), x, s.rows), s.rows,
+            RandomExl3::Name(kind) + " " + std::to_string(s.in) + " x " + std::to_string(s.out));
+      }
     }
   }
 }

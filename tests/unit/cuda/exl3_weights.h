@@ -4,12 +4,17 @@
 #include <cmath>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/convert.h"
 #include "kernels/ops/weights.h"
+#include "tests/unit/kernels/support.h"
 
 namespace quartet::testing {
+
+inline constexpr ops::TileOrder kTileOrders[] = {ops::TileOrder::kSm80,
+                                                 ops::TileOrder::kColumnMajor};
 
 // An EXL3 matrix of random bits, which are a valid stream at every width, with random scales such
 // that y = x W keeps about the size of x. Owns its data.
@@ -23,7 +28,7 @@ class RandomExl3 {
 
   RandomExl3(int64_t in, int64_t out, Kind kind, uint32_t seed)
       : trellis_(in * out / 16 * kind.bits), suh_(in), svh_(out) {
-    std::mt19937 bits(seed);
+    std::mt19937 bits = Random(seed);
     for (uint16_t& word : trellis_) word = static_cast<uint16_t>(bits());
     std::normal_distribution<float> normal;
     const auto scale = [&](float size) {
@@ -44,6 +49,12 @@ class RandomExl3 {
     view_.svh = reinterpret_cast<const std::byte*>(svh_.data());
   }
   RandomExl3(RandomExl3&&) = default;
+
+  static std::string Name(const Kind& kind) {
+    const char* codebooks[] = {"mcg", "mul1", "3inst"};
+    return "K" + std::to_string(kind.bits) + " " + codebooks[static_cast<int>(kind.codebook)] +
+           (kind.order == ops::TileOrder::kSm80 ? " sm80" : " colmajor");
+  }
 
   const ops::Exl3Matrix& view() const { return view_; }
 

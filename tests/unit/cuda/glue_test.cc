@@ -193,11 +193,11 @@ class MhcOnCuda : public GlueOnCuda {
     return out;
   }
 
-  static void ExpectClose(const State& got, const State& expected) {
+  static void ExpectClose(const State& got, const State& expected, double mix_tolerance = 1e-5) {
     EXPECT_LT(RelativeToLargest(got.streams, expected.streams), 2e-5);
     EXPECT_LT(RelativeToLargest(got.x, expected.x), 2e-5);
-    EXPECT_LT(MaxDifference(got.post, expected.post), 1e-5);
-    EXPECT_LT(MaxDifference(got.comb, expected.comb), 1e-5);
+    EXPECT_LT(MaxDifference(got.post, expected.post), mix_tolerance);
+    EXPECT_LT(MaxDifference(got.comb, expected.comb), mix_tolerance);
   }
 };
 
@@ -280,8 +280,9 @@ TEST_F(MhcOnCuda, SinkhornOfExtremeLogitsAgreesWithTheCpu) {
         ->Boundary(Pointers(partials), rows, expected.streams.data(), expected.mix(),
                    expected.x.data());
     SCOPED_TRACE(seed);
-    ExpectClose(Run(*Must(cuda_->PrepareMhcSite(site.Weights())), before, rows, partials),
-                expected);
+    // Sums in another order move logits of a hundred by some 1e-5.
+    ExpectClose(Run(*Must(cuda_->PrepareMhcSite(site.Weights())), before, rows, partials), expected,
+                5e-5);
   }
 }
 

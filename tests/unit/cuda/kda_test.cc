@@ -59,7 +59,7 @@ HostInputs RandomInputs(int rows, Shape s, float g_low, float g_high, uint32_t s
       in.k[head + c] /= std::sqrt(k2);
     }
   }
-  std::mt19937 bits(seed + 3);
+  std::mt19937 bits = Random(seed + 3);
   std::uniform_real_distribution<float> g(g_low, g_high), beta(0.05f, 0.95f);
   for (float& value : in.g) value = g(bits);
   for (float& value : in.beta) value = beta(bits);
@@ -344,7 +344,7 @@ struct Layer {
 // Every row of a matrix picks one input, times a power of two: products are exact in any number
 // format and order, so what is left to compare are the convolution, the norms and the gates.
 void MakeExact(std::vector<float>& matrix, int cols, uint32_t seed) {
-  std::mt19937 bits(seed);
+  std::mt19937 bits = Random(seed);
   for (size_t row = 0; row < matrix.size(); row += cols) {
     std::fill_n(matrix.begin() + row, cols, 0.0f);
     matrix[row + bits() % cols] = std::ldexp(bits() % 2 == 0 ? 1.0f : -1.0f, -int(bits() % 3));
@@ -361,7 +361,7 @@ Layer ExactLayer(Shape s, int hidden, int rank, int conv_kernel) {
 }
 // Numbers that FP16 holds.
 std::vector<float> ExactRows(size_t count, uint32_t seed) {
-  std::mt19937 bits(seed);
+  std::mt19937 bits = Random(seed);
   std::vector<float> x(count);
   for (float& value : x) value = static_cast<float>(int(bits() % 513) - 256) / 128.0f;
   return x;

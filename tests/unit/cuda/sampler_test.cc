@@ -121,7 +121,7 @@ TEST_F(SamplerOnCuda, GreedyTakesTheLargestAndTheLowerIdOnATie) {
 }
 
 TEST_F(SamplerOnCuda, DraftsAreAcceptedOrRedrawnAsTheCpus) {
-  std::mt19937 bits(5);
+  std::mt19937 bits = Random(5);
   const std::vector<int32_t> banned = {0, 5, 17};
   int accepted = 0, rejected = 0;
   for (int round = 0; round < 40; ++round) {
@@ -159,7 +159,7 @@ TEST_F(SamplerOnCuda, DraftsAreAcceptedOrRedrawnAsTheCpus) {
 }
 
 TEST_F(SamplerOnCuda, DrawsOfEveryKindAreTheCpus) {
-  std::mt19937 bits(3);
+  std::mt19937 bits = Random(3);
   const std::vector<int32_t> banned = {0, 5, 17, 40, 41};
   const auto uniform = [&](float low, float high) {
     return std::uniform_real_distribution<float>(low, high)(bits);
@@ -332,7 +332,7 @@ TEST_F(SamplerOnCuda, AGraphDrawsByWhateverWasStaged) {
 
 // Bias, bans, masks, forced ids and penalties, with counts that were added up on the device.
 TEST_F(SamplerOnCuda, AdjustedRowsDrawAsTheCpus) {
-  std::mt19937 bits(21);
+  std::mt19937 bits = Random(21);
   const std::vector<int32_t> banned = {0, 5, 17};
   for (int round = 0; round < 30; ++round) {
     const int rows = 1 + static_cast<int>(bits() % 6);
