@@ -10,10 +10,11 @@
 #     load      a checkpoint of 26 GiB from the disk into the card (root, 64 GiB of disk)
 #     bench     each op beside what the card can do, measured in the same run
 #     multi     collectives, and with two cards or more the miniature model and the demo checkpoint over them, 10,000 steps
-# QUARTET_TEST_SEED=N draws other random inputs for the ops. Each part takes less than eight minutes. With --out the output of each program also goes to a file.
+# QUARTET_TEST_SEED=N draws other random inputs for the ops. Each part takes less than eight minutes. With --out the
+# output of each program also goes to a file.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n 2,13p "$0" | sed 's/^# //'; exit 2; }
+usage() { sed -n 2,14p "$0" | sed 's/^# //'; exit 2; }
 part= out=
 while [ $# -gt 0 ]; do
   case $1 in
