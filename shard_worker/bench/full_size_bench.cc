@@ -192,13 +192,13 @@ class Bench {
 
   // In one line on a terminal, elsewhere a line for each tenth.
   void ShowLoading(const LoadStep& step) {
-    static const bool kTerminal = isatty(STDERR_FILENO) == 1;
+    const bool terminal = isatty(STDERR_FILENO) == 1;
     const int64_t tenth = 10 * step.done_bytes / std::max<int64_t>(1, step.total_bytes);
     const bool done = step.done_bytes == step.total_bytes;
-    if (!kTerminal && tenth == tenths_loaded_) return;
+    if (!terminal && tenth == tenths_loaded_) return;
     tenths_loaded_ = tenth;
-    std::fprintf(stderr, "%sloading %5.1f of %.1f GB%s", kTerminal ? "\r" : "",
-                 step.done_bytes / 1e9, step.total_bytes / 1e9, kTerminal && !done ? "" : "\n");
+    std::fprintf(stderr, "%sloading %5.1f of %.1f GB%s", terminal ? "\r" : "",
+                 step.done_bytes / 1e9, step.total_bytes / 1e9, terminal && !done ? "" : "\n");
   }
 
   // Records what a worker records, and runs one chunk: only then does the driver have all that it

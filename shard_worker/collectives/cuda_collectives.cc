@@ -226,6 +226,14 @@ class CudaGroup final : public CudaCollectives {
 
 }  // namespace
 
+absl::StatusOr<CollectiveForm> ParseCollectiveForm(std::string_view name) {
+  if (name == "auto") return CollectiveForm::kAuto;
+  if (name == "peer") return CollectiveForm::kPeer;
+  if (name == "nccl") return CollectiveForm::kNccl;
+  return absl::InvalidArgumentError(absl::StrCat("the collectives are ", std::string(name),
+                                                 "; right would be auto, peer or nccl"));
+}
+
 absl::StatusOr<std::unique_ptr<CudaCollectives>> OpenCudaCollectives(
     cuda::Device& device, const CudaCollectivesOptions& options) {
   absl::StatusOr<std::unique_ptr<Collectives>> processes = OpenSharedMemory(options.rendezvous);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -17,6 +18,9 @@ enum class CollectiveForm {
   kPeer,  // peer memory only; also for several ranks on one GPU, which NCCL refuses
   kNccl,
 };
+
+// auto, peer or nccl.
+absl::StatusOr<CollectiveForm> ParseCollectiveForm(std::string_view name);
 
 struct CudaCollectivesOptions {
   // Where the ranks meet; also epoch, rank and size (at most 8).

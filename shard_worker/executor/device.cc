@@ -121,8 +121,8 @@ absl::StatusOr<CollectiveForm> FormOf(const DeviceOptions& options) {
         "--batch-invariant and --collectives nccl exclude each other: NCCL's order of sums depends "
         "on their size; right would be --collectives peer or auto");
   }
-  if (options.batch_invariant || options.collectives == "peer") return CollectiveForm::kPeer;
-  return options.collectives == "nccl" ? CollectiveForm::kNccl : CollectiveForm::kAuto;
+  if (options.batch_invariant) return CollectiveForm::kPeer;
+  return ParseCollectiveForm(options.collectives);
 }
 
 absl::StatusOr<std::unique_ptr<WorkerDevice>> OpenCuda(const DeviceOptions& options) {

@@ -25,10 +25,13 @@ namespace {
 
 // Of FP16 operands through nine layers, in parts of a row's largest value. Choices that fall the
 // other way cost up to half of it.
-constexpr double kTolerance16 = 0.01;
+constexpr double kTolerance16 = 6e-3;
+// Of twelve tokens: one of them comes near a choice that goes the right way (4.3e-3), and is off by
+// more than the others.
+constexpr double kTwelveTolerance = 0.01;
 // Median over the compared rows, most of which come after a choice that fell the other way
 // somewhere.
-constexpr double kMedianTolerance = 0.02;
+constexpr double kMedianTolerance = 0.015;
 // A choice whose gap in the reference is below this may fall either way.
 constexpr double kSafeGap = 4e-3;
 
@@ -122,8 +125,8 @@ TEST_P(CudaModelGoldenTest, TwelveTokens) {
                                             Text().F32("a.final_hidden"), kHidden);
     const double logits = LargestDifference(AllLogits(model, model.activations().h, rows),
                                             Text().F32("a.logits"), kVocab);
-    EXPECT_LE(hidden, kTolerance16);
-    EXPECT_LE(logits, kTolerance16);
+    EXPECT_LE(hidden, kTwelveTolerance);
+    EXPECT_LE(logits, kTwelveTolerance);
     if (rank.collectives->rank() != 0) return;
     std::printf("  largest difference of hidden rows %.2e, of logits %.2e\n", hidden, logits);
   });

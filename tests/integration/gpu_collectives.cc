@@ -156,8 +156,7 @@ CudaCollectivesOptions GroupOptions(const Settings& settings, int rank, uint64_t
   options.wait_timeout = kWait;
   options.allow_descriptors = !settings.ipc;
   options.nccl_gbs_min = settings.nccl_gbs_min;
-  if (settings.form == "peer") options.form = CollectiveForm::kPeer;
-  if (settings.form == "nccl") options.form = CollectiveForm::kNccl;
+  options.form = ParseCollectiveForm(settings.form).value();
   return options;
 }
 

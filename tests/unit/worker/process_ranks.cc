@@ -8,7 +8,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -28,10 +27,7 @@ constexpr const char* kFormVariable = "QUARTET_COLLECTIVES";  // as of shard wor
 
 CollectiveForm FormFromEnvironment() {
   const char* name = std::getenv(kFormVariable);
-  const std::string_view form = name == nullptr ? "auto" : name;
-  return form == "peer"   ? CollectiveForm::kPeer
-         : form == "nccl" ? CollectiveForm::kNccl
-                          : CollectiveForm::kAuto;
+  return ParseCollectiveForm(name == nullptr ? "auto" : name).value();
 }
 
 void RunRank(const ModelRankOptions& options, const SharedMemoryOptions& rendezvous,

@@ -1,27 +1,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/model_rank.h"
 
 namespace quartet {
-namespace {
-
-std::unique_ptr<Collectives> Join(const SharedMemoryOptions& options) {
-  absl::StatusOr<std::unique_ptr<Collectives>> group = OpenSharedMemory(options);
-  if (!group.ok()) {
-    std::fprintf(stderr, "%s\n", group.status().ToString().c_str());
-    std::abort();
-  }
-  return *std::move(group);
-}
-
-}  // namespace
 
 void RunRanks(const ModelRankOptions& options, int tp,
               const std::function<void(ModelRank&)>& body) {
@@ -39,7 +24,7 @@ void RunRanks(const ModelRankOptions& options, int tp,
     threads.emplace_back([&, r] {
       SharedMemoryOptions mine = shared;
       mine.rank = r;
-      ModelRank rank(options, Join(mine));
+      ModelRank rank(options, OpenSharedMemory(mine).value());
       body(rank);
     });
   }
